@@ -1,0 +1,166 @@
+// Package disk reads a checkpoint's files: from a directory, from an fs.FS such as the embedded demonstration model, or
+// from whatever else implements Files (tests use one that fails on purpose).
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+)
+
+// Files is a flat collection of named files, opened for random access.
+type Files interface {
+	// Name says where the files are, for messages: a directory path, or "demo".
+	Name() string
+	// List returns the names of all regular files, sorted. Symbolic links to regular files count (the Hugging Face
+	// cache is made of them).
+	List() ([]string, error)
+	// Open opens one file of the collection. A missing file gives an error that matches fs.ErrNotExist.
+	Open(name string) (File, error)
+}
+
+// File is one file open for reading at any offset. ReadAt may be called from several goroutines.
+type File interface {
+	io.ReaderAt
+	io.Closer
+	// Name is the file's path or name as a message should show it.
+	Name() string
+	// Size is the file's length in bytes when it was opened.
+	Size() int64
+}
+
+// ErrShort says that a file ended before the bytes it was known to have: it was truncated while it was open.
+var ErrShort = errors.New("the file ended early")
+
+// maxRead bounds a single read call: macOS refuses above 2^31-1 bytes and Linux stops short of it.
+const maxRead = 1 << 30
+
+// ReadFull fills p from f at off, in pieces below 1 GiB, again after short reads. The end of the file inside the range is
+// an error that matches ErrShort; every error names the file and the offset.
+func ReadFull(f File, p []byte, off int64) error {
+	for len(p) > 0 {
+		piece := p[:min(len(p), maxRead)]
+		n, err := f.ReadAt(piece, off)
+		if n < 0 || n > len(piece) {
+			return fmt.Errorf("disk: read %s at %d: the reader returned %d of %d bytes", f.Name(), off, n, len(piece))
+		}
+		p, off = p[n:], off+int64(n)
+		switch {
+		case n == len(piece):
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("disk: read %s at %d: %w", f.Name(), off, ErrShort)
+		case err != nil:
+			return fmt.Errorf("disk: read %s at %d: %w", f.Name(), off, err)
+		case n == 0:
+			return fmt.Errorf("disk: read %s at %d: %w", f.Name(), off, io.ErrNoProgress)
+		}
+	}
+	return nil
+}
+
+// ReadAll reads a whole small file, refusing one above limit bytes before anything is allocated.
+func ReadAll(fs Files, name string, limit int64) ([]byte, error) {
+	f, err := fs.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if f.Size() > limit {
+		return nil, fmt.Errorf("disk: read %s: %d bytes, more than the %d such a file may have", f.Name(), f.Size(), limit)
+	}
+	p := make([]byte, f.Size())
+	return p, ReadFull(f, p, 0)
+}
+
+// Dir is the files of one directory.
+func Dir(path string) Files { return dir(path) }
+
+type dir string
+
+func (d dir) Name() string { return string(d) }
+
+func (d dir) List() ([]string, error) {
+	entries, err := os.ReadDir(string(d))
+	if err != nil {
+		return nil, fmt.Errorf("disk: list: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if info, err := os.Stat(filepath.Join(string(d), e.Name())); err == nil && info.Mode().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	sort.Strings(names)
+	return names, nil
+}
+
+func (d dir) Open(name string) (File, error) {
+	f, err := os.Open(filepath.Join(string(d), name))
+	if err != nil {
+		return nil, fmt.Errorf("disk: %w", err)
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a regular file", f.Name())
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("disk: open: %w", err)
+	}
+	return &file{f, f, f.Name(), info.Size()}, nil
+}
+
+type file struct {
+	io.ReaderAt
+	io.Closer
+	name string
+	size int64
+}
+
+func (f *file) Name() string { return f.name }
+func (f *file) Size() int64  { return f.size }
+
+// FS is the files at the top of fsys, whose opened files must implement io.ReaderAt (those of embed.FS and os.DirFS do).
+func FS(fsys fs.FS, name string) Files { return &fsFiles{fsys, name} }
+
+type fsFiles struct {
+	fsys fs.FS
+	name string
+}
+
+func (f *fsFiles) Name() string { return f.name }
+
+func (f *fsFiles) List() ([]string, error) {
+	entries, err := fs.ReadDir(f.fsys, ".")
+	if err != nil {
+		return nil, fmt.Errorf("disk: list %s: %w", f.name, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+func (f *fsFiles) Open(name string) (File, error) {
+	g, err := f.fsys.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("disk: open in %s: %w", f.name, err)
+	}
+	r, ok := g.(io.ReaderAt)
+	info, err := g.Stat()
+	if err == nil && !ok {
+		err = errors.New("no random access")
+	}
+	if err != nil {
+		g.Close()
+		return nil, fmt.Errorf("disk: open %s in %s: %w", name, f.name, err)
+	}
+	return &file{r, g, f.name + "/" + name, info.Size()}, nil
+}
