@@ -1,0 +1,80 @@
+package policies
+
+import "github.com/k3infer/k3/core/experts"
+
+// none marks the absence of an expert id.
+const none = -1
+
+// ids numbers the experts of a model densely, so that policies use arrays where a general cache needs maps.
+type ids struct{ experts int32 }
+
+func newIDs(config experts.Config) ids { return ids{int32(config.Experts)} }
+
+func (n ids) of(key experts.Key) int32 { return key.Layer*n.experts + key.Expert }
+
+func (n ids) key(id int32) experts.Key {
+	return experts.Key{Layer: id / n.experts, Expert: id % n.experts}
+}
+
+func (n ids) may(id int32, evictable func(experts.Key) bool) bool {
+	return evictable == nil || evictable(n.key(id))
+}
+
+// links holds the chains of any number of lists that share the same ids; an id is on one list at most.
+type links struct{ next, prev []int32 }
+
+func newLinks(config experts.Config) *links {
+	total := config.Layers * config.Experts
+	return &links{next: make([]int32, total), prev: make([]int32, total)}
+}
+
+// list is a doubly linked list of ids: front is the newest, back the oldest.
+type list struct {
+	*links
+	front, back int32
+	size        int
+}
+
+func newList(l *links) list { return list{links: l, front: none, back: none} }
+
+func (l *list) pushFront(id int32) {
+	l.prev[id], l.next[id] = none, l.front
+	if l.front == none {
+		l.back = id
+	} else {
+		l.prev[l.front] = id
+	}
+	l.front = id
+	l.size++
+}
+
+func (l *list) remove(id int32) {
+	before, after := l.prev[id], l.next[id]
+	if before == none {
+		l.front = after
+	} else {
+		l.next[before] = after
+	}
+	if after == none {
+		l.back = before
+	} else {
+		l.prev[after] = before
+	}
+	l.size--
+}
+
+func (l *list) moveToFront(id int32) {
+	if l.front != id {
+		l.remove(id)
+		l.pushFront(id)
+	}
+}
+
+// oldest returns the entry nearest to the back that may leave, or none.
+func (l *list) oldest(n ids, evictable func(experts.Key) bool) int32 {
+	id := l.back
+	for id != none && !n.may(id, evictable) {
+		id = l.prev[id]
+	}
+	return id
+}
