@@ -193,7 +193,7 @@ type Backend interface {
 
 	// RMSNorm sets y[i] = (x[i]*inv) * w[i] with inv = 1/sqrt(dot(x,x)/n + eps), or x[i]*inv when w is nil. y may be x.
 	RMSNorm(y, x, w []float32, eps float32)
-	// L2Norm sets y[i] = (x[i] / sqrt(dot(x,x) + eps)) * scale, y may be x.
+	// L2Norm sets y[i] = (x[i]*inv) * scale with inv = 1/sqrt(dot(x,x) + eps); y may be x.
 	L2Norm(y, x []float32, eps, scale float32)
 	// Softmax replaces x by its softmax: the maximum m, Exp(x-m), their dot product with ones, one division each.
 	Softmax(x []float32)

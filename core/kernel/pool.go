@@ -1,0 +1,225 @@
+package kernel
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// Job is work cut into independent parts. Do computes part i; worker, below Pool.Threads, is the same for no two calls
+// that run at the same time, so it can pick scratch memory. Parts must not depend on which worker runs them or when.
+type Job interface{ Do(i, worker int) }
+
+// Func is a Job made of a function.
+type Func func(i, worker int)
+
+// Do calls f.
+func (f Func) Do(i, worker int) { f(i, worker) }
+
+// Pool runs jobs on a fixed set of threads. Parts are claimed from one atomic counter and the caller takes part, so a
+// descheduled worker delays nothing but the part it holds; idle workers spin briefly, then sleep. Running a job allocates
+// nothing. Methods may be called from several goroutines; jobs run one after the other and must not call the pool again.
+type Pool struct {
+	backend Backend
+	threads int
+	running sync.Mutex // held by the caller of Run
+	product product    // the job of Product, kept here so that a product allocates nothing
+
+	// claims is epoch<<32 | parts not yet claimed. A worker that lowers it holds a part of the job of that epoch, which
+	// cannot end, nor job and parts change, until the worker adds to done.
+	claims atomic.Uint64
+	job    Job
+	parts  int
+	done   atomic.Int64
+
+	mu       sync.Mutex // guards the two conditions and closed
+	wake     sync.Cond  // claims changed
+	finished sync.Cond  // done reached parts
+	sleeping atomic.Int32
+	waiting  atomic.Bool
+	closed   bool
+	workers  sync.WaitGroup
+}
+
+// NewPool starts threads-1 workers (the caller of Run is the last); Close ends them.
+func NewPool(b Backend, threads int) *Pool {
+	p := &Pool{backend: b, threads: max(1, threads)}
+	p.wake.L, p.finished.L = &p.mu, &p.mu
+	for w := 1; w < p.threads; w++ {
+		p.workers.Add(1)
+		go p.work(w)
+	}
+	return p
+}
+
+// Backend is the backend the pool computes with.
+func (p *Pool) Backend() Backend { return p.backend }
+
+// Threads is the number of parts that may run at the same time.
+func (p *Pool) Threads() int { return p.threads }
+
+// Close ends the workers and waits for them. The pool must be idle.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.wake.Broadcast()
+	p.workers.Wait()
+}
+
+// Run does parts 0..parts-1 of the job and returns when all are done.
+func (p *Pool) Run(parts int, job Job) {
+	if parts <= 0 {
+		return
+	}
+	p.running.Lock()
+	defer p.running.Unlock()
+	p.run(parts, job)
+}
+
+// run is Run for a caller that holds p.running.
+func (p *Pool) run(parts int, job Job) {
+	if p.threads == 1 || parts == 1 {
+		for i := range parts {
+			job.Do(i, 0)
+		}
+		return
+	}
+	p.job, p.parts = job, parts
+	p.done.Store(0)
+	epoch := p.claims.Load()>>32 + 1
+	p.claims.Store(epoch<<32 | uint64(parts))
+	if p.sleeping.Load() > 0 {
+		p.mu.Lock()
+		p.wake.Broadcast()
+		p.mu.Unlock()
+	}
+	p.claim(0)
+	for spin := 0; p.done.Load() < int64(parts); spin++ {
+		if spin < spins {
+			pause(spin)
+			continue
+		}
+		p.mu.Lock()
+		p.waiting.Store(true)
+		for p.done.Load() < int64(parts) {
+			p.finished.Wait()
+		}
+		p.waiting.Store(false)
+		p.mu.Unlock()
+	}
+	p.job = nil
+}
+
+// spins bounds the busy waiting before a thread sleeps: some tens of microseconds, the time between two products.
+const spins = 2000
+
+func pause(spin int) {
+	if spin%64 == 63 {
+		runtime.Gosched()
+	}
+}
+
+// claim does parts of the current job until none is left to claim.
+func (p *Pool) claim(worker int) {
+	for {
+		c := p.claims.Load()
+		left := int(c & 0xffffffff)
+		if left == 0 {
+			return
+		}
+		if !p.claims.CompareAndSwap(c, c-1) {
+			continue
+		}
+		parts := p.parts
+		p.job.Do(parts-left, worker)
+		if p.done.Add(1) == int64(parts) && p.waiting.Load() {
+			p.mu.Lock()
+			p.finished.Signal()
+			p.mu.Unlock()
+		}
+	}
+}
+
+func (p *Pool) work(worker int) {
+	defer p.workers.Done()
+	for spin := 0; ; spin++ {
+		if p.claims.Load()&0xffffffff != 0 {
+			p.claim(worker)
+			spin = 0
+		}
+		if spin < spins {
+			pause(spin)
+			continue
+		}
+		p.mu.Lock()
+		p.sleeping.Add(1)
+		for p.claims.Load()&0xffffffff == 0 && !p.closed {
+			p.wake.Wait()
+		}
+		p.sleeping.Add(-1)
+		closed := p.closed
+		p.mu.Unlock()
+		if closed {
+			return
+		}
+	}
+}
+
+// Vectors are activation vectors packed for products with matrices of one format.
+type Vectors struct {
+	Count, Len int // number of vectors, and elements of each
+	format     Format
+	data       []float32
+	packedLen  int
+}
+
+// PackedLen is how many float32 Pack needs for count vectors of n elements.
+func (p *Pool) PackedLen(f Format, n, count int) int { return p.backend.PackedLen(f, n) * count }
+
+// Pack prepares count vectors of n elements for products with matrices of format f. Vector v is x[v*stride:][:n]. The
+// result lives in buf, which must hold PackedLen elements.
+func (p *Pool) Pack(buf []float32, f Format, x []float32, n, stride, count int) Vectors {
+	one := p.backend.PackedLen(f, n)
+	for v := range count {
+		p.backend.Pack(f, buf[v*one:][:one], x[v*stride:][:n])
+	}
+	return Vectors{Count: count, Len: n, format: f, data: buf[:count*one], packedLen: one}
+}
+
+// Product sets dst[v*stride+r] to the dot product of row r of w and vector v, for every row and vector. Threads share the
+// rows; each reads its rows once for all vectors.
+func (p *Pool) Product(dst []float32, stride int, w Tile, x Vectors) {
+	if x.format != w.Format || x.Len != w.Cols {
+		panic("kernel: product: vectors were packed for another matrix")
+	}
+	// Blocks small enough for the second-level cache, where the vectors beyond the first eight find them again, and
+	// enough of them to share out evenly; a whole number of the row groups that vector units like.
+	rowBytes := max(1, w.Format.RowBytes(w.Cols))
+	block := max(8, min(blockBytes/rowBytes, w.Rows/(4*p.threads))/8*8)
+	p.running.Lock()
+	defer p.running.Unlock()
+	p.product = product{p.backend, dst, stride, w, x, block}
+	p.run((w.Rows+block-1)/block, &p.product)
+}
+
+const blockBytes = 256 << 10
+
+type product struct {
+	backend Backend
+	dst     []float32
+	stride  int
+	w       Tile
+	x       Vectors
+	block   int
+}
+
+func (j *product) Do(i, _ int) {
+	from := i * j.block
+	to := min(from+j.block, j.w.Rows)
+	w := j.w.Slice(from, to)
+	for v := 0; v < j.x.Count; v += MaxVectors {
+		n := min(MaxVectors, j.x.Count-v)
+		j.backend.Dot(j.dst[v*j.stride+from:], j.stride, w, j.x.data[v*j.x.packedLen:], n)
+	}
+}
