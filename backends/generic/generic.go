@@ -190,9 +190,14 @@ func dot(a, b []float32) float32 {
 
 func inverseRoot(x float32) float32 { return float32(1 / float32(math.Sqrt(float64(x)))) }
 
-// RMSNorm divides the sum of squares by the length before adding eps.
-func (Backend) RMSNorm(y, x, w []float32, eps float32) {
-	inv := inverseRoot(float32(dot(x, x)/float32(len(x))) + eps)
+// InverseRMS divides the sum of squares by the length before adding eps.
+func (Backend) InverseRMS(x []float32, eps float32) float32 {
+	return kernel.Canonical(inverseRoot(float32(dot(x, x)/float32(len(x))) + eps))
+}
+
+// RMSNorm multiplies by the inverse first, then by the weight.
+func (b Backend) RMSNorm(y, x, w []float32, eps float32) {
+	inv := b.InverseRMS(x, eps)
 	if w == nil {
 		for i := range y {
 			y[i] = kernel.Canonical(float32(x[i] * inv))

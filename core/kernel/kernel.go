@@ -191,7 +191,9 @@ type Backend interface {
 	// Decay sets alpha[i] = Exp(lower * Sigmoid(scale * (z[i]+bias[i]))); alpha may be z.
 	Decay(alpha, z, bias []float32, scale, lower float32)
 
-	// RMSNorm sets y[i] = (x[i]*inv) * w[i] with inv = 1/sqrt(dot(x,x)/n + eps), or x[i]*inv when w is nil. y may be x.
+	// InverseRMS returns 1/sqrt(dot(x,x)/n + eps), the factor of RMSNorm.
+	InverseRMS(x []float32, eps float32) float32
+	// RMSNorm sets y[i] = (x[i]*inv) * w[i] with inv = InverseRMS(x, eps), or x[i]*inv when w is nil. y may be x.
 	RMSNorm(y, x, w []float32, eps float32)
 	// L2Norm sets y[i] = (x[i]*inv) * scale with inv = 1/sqrt(dot(x,x) + eps); y may be x.
 	L2Norm(y, x []float32, eps, scale float32)
