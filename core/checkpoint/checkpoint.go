@@ -1,0 +1,188 @@
+// Package checkpoint reads a model's directory: config.json to a validated geometry, and the headers of its safetensors
+// shards to an index of all tensors. Everything that can be known without reading weights is checked before Open returns,
+// and what is wrong is listed all at once.
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/k3infer/k3/core/disk"
+)
+
+// Model is an opened checkpoint. Its shard files stay open until Close. It may be used by several goroutines.
+type Model struct {
+	Files     disk.Files
+	Config    *Config
+	Index     *Index
+	StopIDs   []int // eos_token_id of config.json, then of generation_config.json, without repeats; may be empty
+	Quantized bool  // routed experts are MXFP4: weight_packed and weight_scale
+	shards    []disk.File
+}
+
+// maxConfig is the size of config.json above which it cannot be one.
+const maxConfig = 1 << 20
+
+// Open reads and checks a checkpoint. The error names every missing, mis-sized or damaged shard, or the tensors that are
+// missing and all that do not have the shape config.json gives them; it matches ErrConfig or ErrFormat unless reading failed.
+func Open(ctx context.Context, files disk.Files) (*Model, error) {
+	m := &Model{Files: files}
+	if err := m.open(ctx); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Model) open(ctx context.Context) error {
+	where := "checkpoint: open " + m.Files.Name()
+	name, data, err := readSmall(m.Files, "config.json")
+	if notExist(err) {
+		return &problems{where, []error{faultf(ErrFormat, "config.json is missing")}}
+	}
+	if err != nil {
+		return err
+	}
+	if m.Config, err = parseConfig(name, data); err != nil {
+		return err
+	}
+	m.StopIDs = union(nil, m.Config.EOS)
+	name, data, err = readSmall(m.Files, "generation_config.json")
+	if err == nil {
+		var ids []int
+		ids, err = parseGeneration(name, data, m.Config.Vocab)
+		m.StopIDs = union(m.StopIDs, ids)
+	}
+	if err != nil && !notExist(err) {
+		return err
+	}
+
+	m.Index = newIndex()
+	b := builder{index: m.Index}
+	var names []string
+	b.placement, err = readPlacement(ctx, m.Files, &m.Index.names)
+	switch {
+	case err == nil:
+		names = b.placement.shards
+		m.Index.reserve(len(b.placement.shard))
+	case notExist(err):
+		names, err = listShards(m.Files)
+	}
+	if err != nil {
+		return &problems{where, []error{err}}
+	}
+
+	p := &problems{where: where}
+	for n, name := range names {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+		f, err := m.Files.Open(name)
+		if err != nil {
+			m.Index.shards = append(m.Index.shards, Shard{name, 0})
+			if notExist(err) {
+				err = faultf(ErrFormat, "%s is missing", name)
+			}
+			p.add(err)
+			continue
+		}
+		m.shards = append(m.shards, f)
+		m.Index.shards = append(m.Index.shards, Shard{name, f.Size()})
+		if err := b.shard(ctx, f, n); err != nil {
+			p.add(fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if b.placement != nil {
+		if list := b.placement.missing(); list.n > 0 {
+			p.add(faultf(ErrFormat, "%d tensors are not in the shards %s names: %s", list.n, indexFile, &list))
+		}
+	}
+	m.check(p)
+	return p.err()
+}
+
+// check compares the index with what the geometry needs.
+func (m *Model) check(p *problems) {
+	m.Quantized = m.quantized()
+	if m.Quantized && (m.Config.MoE.Latent%mxfp4Group != 0 || m.Config.MoE.Intermediate%mxfp4Group != 0) {
+		p.add(faultf(ErrConfig, "config.json: %s", unevenGroups(m.Config)))
+		return
+	}
+	var missing, wrong some
+	for s := range Required(m.Config, m.Quantized) {
+		switch t, ok := m.Index.at(s); {
+		case !ok:
+			missing.add(s.Name)
+		case !s.Accepts(t.DType, t.Shape):
+			wrong.add(func() string {
+				return fmt.Sprintf("%s is %s %v, not %s %v", s.Name(), t.DType, t.Shape, s.DType, s.Shape)
+			})
+		}
+	}
+	if missing.n > 0 {
+		p.add(faultf(ErrFormat, "%d tensors that config.json asks for are missing: %s", missing.n, &missing))
+	}
+	if wrong.n > 0 {
+		p.add(faultf(ErrFormat, "%d tensors do not fit config.json: %s", wrong.n, &wrong))
+	}
+	m.Index.setExperts(m.Config, m.Quantized)
+}
+
+// quantized reports which form of routed experts the checkpoint has: the files decide, and config.json when they have none.
+func (m *Model) quantized() bool {
+	has := func(quantized bool) bool {
+		for _, r := range groups(m.Config, quantized).expert {
+			if _, ok := m.Index.names.ids[r.pattern]; ok {
+				return true
+			}
+		}
+		return false
+	}
+	return has(true) || m.Config.Quantized && !has(false)
+}
+
+// readSmall reads a small file and gives the name by which to call it in messages.
+func readSmall(files disk.Files, name string) (string, []byte, error) {
+	f, err := files.Open(name)
+	if err != nil {
+		return name, nil, err
+	}
+	defer f.Close()
+	if f.Size() > maxConfig {
+		return f.Name(), nil, faultf(ErrConfig, "checkpoint: read %s: %d bytes, at most %d are expected", f.Name(), f.Size(), maxConfig)
+	}
+	data := make([]byte, f.Size())
+	if err := disk.ReadFull(f, data, 0); err != nil {
+		return f.Name(), nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	return f.Name(), data, nil
+}
+
+// Read fills p with the bytes [from, from+len(p)) of tensor t. The error names the file, the offset and the tensor.
+func (m *Model) Read(p []byte, t Tensor, from int64) error {
+	if from < 0 || from > t.Bytes || int64(len(p)) > t.Bytes-from {
+		return fmt.Errorf("checkpoint: read tensor %s: bytes %d to %d of %d", t, from, from+int64(len(p)), t.Bytes)
+	}
+	if err := disk.ReadFull(m.shards[t.Shard], p, t.Offset+from); err != nil {
+		return fmt.Errorf("checkpoint: read tensor %s: %w", t, err)
+	}
+	return nil
+}
+
+// Shard is the open file of shard i of Index.Shards. It belongs to the model.
+func (m *Model) Shard(i int) disk.File { return m.shards[i] }
+
+// Close closes the shard files.
+func (m *Model) Close() error {
+	var first error
+	for _, f := range m.shards {
+		if err := f.Close(); err != nil && first == nil {
+			first = fmt.Errorf("checkpoint: close: %w", err)
+		}
+	}
+	m.shards = nil
+	return first
+}

@@ -1,0 +1,76 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+var (
+	// ErrConfig says that config.json or generation_config.json is damaged, or describes a model this engine does not run.
+	ErrConfig = errors.New("unusable config")
+	// ErrFormat says that a checkpoint's files are damaged, incomplete, or do not fit its config.json.
+	ErrFormat = errors.New("damaged or incomplete checkpoint")
+)
+
+// fault is an error that matches one of the sentinels without repeating the sentinel's text.
+type fault struct {
+	kind error
+	msg  string
+}
+
+func (f *fault) Error() string        { return f.msg }
+func (f *fault) Is(target error) bool { return target == f.kind }
+
+func faultf(kind error, format string, args ...any) error {
+	return &fault{kind, fmt.Sprintf(format, args...)}
+}
+
+// problems collects what is wrong, so that one run tells everything.
+type problems struct {
+	where string
+	list  []error
+}
+
+func (p *problems) add(err error) { p.list = append(p.list, err) }
+
+// err is nil without problems.
+func (p *problems) err() error {
+	if len(p.list) == 0 {
+		return nil
+	}
+	return p
+}
+
+func (p *problems) Error() string {
+	texts := make([]string, len(p.list))
+	for i, err := range p.list {
+		texts[i] = err.Error()
+	}
+	return p.where + ": " + strings.Join(texts, "; ")
+}
+
+func (p *problems) Unwrap() []error { return p.list }
+
+// some lists the first few of many things of one sort.
+type some struct {
+	first []string
+	n     int
+}
+
+const listed = 20
+
+func (s *some) add(text func() string) {
+	if s.n < listed {
+		s.first = append(s.first, text())
+	}
+	s.n++
+}
+
+func (s *some) String() string {
+	text := strings.Join(s.first, ", ")
+	if s.n > len(s.first) {
+		text += fmt.Sprintf(" and %d more", s.n-len(s.first))
+	}
+	return text
+}
