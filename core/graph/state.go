@@ -1,0 +1,160 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/memory"
+)
+
+// ErrBroken is matched by every use of a sequence whose pass failed or was cancelled: its state is half one token and half
+// another. It must be reopened from a session or its prompt.
+var ErrBroken = errors.New("the sequence is broken")
+
+// ErrContext is matched when a pass would exceed a sequence's context; nothing was computed.
+var ErrContext = errors.New("context is full")
+
+// latentRows is the number of positions the latent cache grows by.
+const latentRows = 64
+
+// State is what one sequence remembers. A new one is at the beginning of a text.
+type State struct {
+	model     *Model
+	length    int   // tokens whose effect is in the state
+	tentative int   // guessed rows of the last pass, neither accepted nor rejected yet
+	broken    error // what broke it
+
+	// recurrent holds, for each KDA layer, the matrices [Hk][D][D] and behind them the last K-1 convolution inputs of q, k
+	// and v, oldest first: [3][K-1][P].
+	recurrent *memory.Block
+	// latents are the MLA caches: each block holds latentRows positions of all MLA layers, [layer][position][kvl+rope].
+	latents []*memory.Block
+	// guesses is what accepting tentative rows needs: for each KDA layer and row the convolution inputs of q, k and v, the
+	// decay, and beta: [layer][row][3P+P+Hk].
+	guesses *memory.Block
+}
+
+// StateBytes is the memory of a sequence: what it always takes, and what each position adds.
+func StateBytes(c *checkpoint.Config) (fixed, position int) {
+	kda, mla := layerKinds(c)
+	return 4 * kda * recurrentFloats(c), 4 * mla * (c.MLA.LatentRank + c.MLA.RopeDim)
+}
+
+func layerKinds(c *checkpoint.Config) (kda, mla int) {
+	for _, full := range c.FullAttention {
+		if full {
+			mla++
+		} else {
+			kda++
+		}
+	}
+	return kda, mla
+}
+
+func recurrentFloats(c *checkpoint.Config) int {
+	return c.KDAWidth()*c.KDA.HeadDim + 3*(c.KDA.ConvKernel-1)*c.KDAWidth()
+}
+
+// NewState returns the state of an empty sequence. Free gives its memory back.
+func (m *Model) NewState() (*State, error) {
+	fixed, _ := StateBytes(m.config)
+	b, err := m.account.Allocate("state", fixed)
+	if err != nil {
+		return nil, err
+	}
+	return &State{model: m, recurrent: b}, nil
+}
+
+// Free gives the state's memory back. It must not be used in a pass.
+func (s *State) Free() {
+	s.recurrent.Free()
+	s.guesses.Free()
+	for _, b := range s.latents {
+		b.Free()
+	}
+	*s = State{broken: fmt.Errorf("graph: %w: it was closed", ErrBroken)}
+}
+
+// Len is the number of tokens whose effect is in the state.
+func (s *State) Len() int { return s.length }
+
+// Tentative is the number of guessed rows waiting for Accept.
+func (s *State) Tentative() int { return s.tentative }
+
+// Err is nil, or an error that matches ErrBroken.
+func (s *State) Err() error { return s.broken }
+
+func (s *State) spoil(cause error) {
+	if s.broken == nil {
+		s.broken = fmt.Errorf("graph: %w: its pass failed: %w", ErrBroken, cause)
+	}
+}
+
+// kda returns the matrices and the convolution history of a KDA layer.
+func (s *State) kda(index int) (matrices, history []float32) {
+	c := s.model.config
+	n := recurrentFloats(c)
+	all := s.recurrent.Float32s()[index*n:][:n]
+	matrix := c.KDAWidth() * c.KDA.HeadDim
+	return all[:matrix], all[matrix:]
+}
+
+// latent returns the cache rows of block b of an MLA layer: latentRows positions of kvl+rope.
+func (s *State) latent(index, b int) []float32 {
+	n := latentRows * (s.model.config.MLA.LatentRank + s.model.config.MLA.RopeDim)
+	return s.latents[b].Float32s()[index*n:][:n]
+}
+
+// guess returns what a tentative row keeps for a KDA layer: its convolution inputs, its decay and its beta.
+func (s *State) guess(index, row, rows int) (q, k, v, alpha, beta []float32) {
+	p, hk := s.model.config.KDAWidth(), s.model.config.KDA.Heads
+	n := 4*p + hk
+	all := s.guesses.Float32s()[(index*rows+row)*n:][:n]
+	return all[:p], all[p:][:p], all[2*p:][:p], all[3*p:][:p], all[4*p:]
+}
+
+// grow makes room for the latents of positions below n, and for the guesses of the coming pass.
+func (s *State) grow(n, tentative int) error {
+	c := s.model.config
+	_, position := StateBytes(c)
+	for len(s.latents)*latentRows < n && position > 0 {
+		b, err := s.model.account.Allocate("latents", position*latentRows)
+		if err != nil {
+			return err
+		}
+		s.latents = append(s.latents, b)
+	}
+	need := 4 * s.model.kdaLayers * tentative * (4*c.KDAWidth() + c.KDA.Heads)
+	if tentative > 0 && (s.guesses == nil || len(s.guesses.Bytes()) < need) {
+		s.guesses.Free()
+		b, err := s.model.account.Allocate("guesses", need)
+		if err != nil {
+			s.guesses = nil
+			return err
+		}
+		s.guesses = b
+	}
+	return nil
+}
+
+// Accept makes the first n tentative rows of the last pass part of the sequence and forgets the others. The rows' effect
+// on the recurrent state is replayed from what they kept; the weights are not read again.
+func (s *State) Accept(n int) error {
+	if s.broken != nil {
+		return s.broken
+	}
+	if n < 0 || n > s.tentative {
+		return fmt.Errorf("graph: accept %d of %d tentative rows", n, s.tentative)
+	}
+	if n > 0 {
+		for _, l := range s.model.layers {
+			if l.kda != nil {
+				s.model.replay(l.kda, s, n)
+			}
+		}
+	}
+	s.length += n
+	s.tentative = 0
+	return nil
+}
