@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"syscall"
 )
 
 // Files is a flat collection of named files, opened for random access.
@@ -23,7 +24,8 @@ type Files interface {
 	Open(name string) (File, error)
 }
 
-// File is one file open for reading at any offset. ReadAt may be called from several goroutines.
+// File is one file open for reading at any offset. ReadAt may be called from several goroutines. Its type is comparable: two
+// Files are the same only if they are equal.
 type File interface {
 	io.ReaderAt
 	io.Closer
@@ -39,24 +41,45 @@ var ErrShort = errors.New("the file ended early")
 // maxRead bounds a single read call: macOS refuses above 2^31-1 bytes and Linux stops short of it.
 const maxRead = 1 << 30
 
-// ReadFull fills p from f at off, in pieces below 1 GiB, again after short reads. The end of the file inside the range is
-// an error that matches ErrShort; every error names the file and the offset.
+// maxInterrupted is how many interrupted reads in a row are taken for signals and not for a fault.
+const maxInterrupted = 1000
+
+// Error is a read that failed.
+type Error struct {
+	File string // the file's name, as File.Name gives it
+	Off  int64  // of the first byte that is missing
+	Err  error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("disk: read %s at %d: %v", e.File, e.Off, e.Err) }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// ReadFull fills p from f at off, in pieces below 1 GiB, again after short or interrupted reads. Every error is an *Error;
+// the end of the file inside the range is one that matches ErrShort.
 func ReadFull(f File, p []byte, off int64) error {
+	interrupted := 0
 	for len(p) > 0 {
 		piece := p[:min(len(p), maxRead)]
 		n, err := f.ReadAt(piece, off)
 		if n < 0 || n > len(piece) {
-			return fmt.Errorf("disk: read %s at %d: the reader returned %d of %d bytes", f.Name(), off, n, len(piece))
+			return &Error{f.Name(), off, fmt.Errorf("the reader returned %d of %d bytes", n, len(piece))}
 		}
 		p, off = p[n:], off+int64(n)
+		if n > 0 {
+			interrupted = 0
+		}
 		switch {
 		case n == len(piece):
 		case errors.Is(err, io.EOF):
-			return fmt.Errorf("disk: read %s at %d: %w", f.Name(), off, ErrShort)
+			return &Error{f.Name(), off, ErrShort}
+		case errors.Is(err, syscall.EINTR) && interrupted < maxInterrupted:
+			interrupted++
 		case err != nil:
-			return fmt.Errorf("disk: read %s at %d: %w", f.Name(), off, err)
+			return &Error{f.Name(), off, err}
 		case n == 0:
-			return fmt.Errorf("disk: read %s at %d: %w", f.Name(), off, io.ErrNoProgress)
+			return &Error{f.Name(), off, io.ErrNoProgress}
 		}
 	}
 	return nil
@@ -111,7 +134,7 @@ func (d dir) Open(name string) (File, error) {
 		f.Close()
 		return nil, fmt.Errorf("disk: open: %w", err)
 	}
-	return &file{f, f, f.Name(), info.Size()}, nil
+	return &dirFile{file{f, f, f.Name(), info.Size()}}, nil
 }
 
 type file struct {
@@ -120,6 +143,11 @@ type file struct {
 	name string
 	size int64
 }
+
+type dirFile struct{ file }
+
+// OpenDirect implements Direct.
+func (f *dirFile) OpenDirect() (DirectReader, error) { return openDirect(f.name) }
 
 func (f *file) Name() string { return f.name }
 func (f *file) Size() int64  { return f.size }
