@@ -12,6 +12,9 @@ import (
 // ErrNumbers is matched when a value that is NaN or infinite appears; the message names the layer it first appeared in.
 var ErrNumbers = errors.New("not a finite number")
 
+// ErrToken is matched when an id is not in the vocabulary; nothing was computed.
+var ErrToken = errors.New("no such token id")
+
 // Row is one token of a pass.
 type Row struct {
 	State *State
@@ -93,7 +96,7 @@ func (m *Model) newPass(ctx context.Context, rows []Row, hooks Hooks) (*pass, er
 	p := &pass{Model: m, workspace: m.work, ctx: ctx, hooks: hooks, rows: len(rows)}
 	for i, r := range rows {
 		if r.Token < 0 || r.Token >= m.config.Vocab {
-			return nil, fmt.Errorf("graph: token %d is not in [0, %d)", r.Token, m.config.Vocab)
+			return nil, fmt.Errorf("graph: %w: %d is not in [0, %d)", ErrToken, r.Token, m.config.Vocab)
 		}
 		last := len(p.runs) - 1
 		if last < 0 || p.runs[last].state != r.State {
