@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Named is a tensor to write.
@@ -32,11 +34,14 @@ func WriteFile(w io.Writer, tensors []Named) error {
 	offset := int64(0)
 	for i, t := range tensors {
 		size, ok := byteSize(t.DType, t.Shape)
-		if !ok || t.DType == 0 {
+		if !ok || t.DType == 0 || slices.ContainsFunc(t.Shape, func(n int) bool { return n < 0 }) {
 			return fmt.Errorf("checkpoint: write tensor %s: %s %v is no whole number of bytes", t.Name, t.DType, t.Shape)
 		}
 		if seen[t.Name] || t.Name == "__metadata__" {
 			return fmt.Errorf("checkpoint: write tensor %s: the name is taken", t.Name)
+		}
+		if !utf8.ValidString(t.Name) || strings.Contains(t.Name, "\x00") {
+			return fmt.Errorf("checkpoint: write tensor %q: not a name", t.Name)
 		}
 		seen[t.Name] = true
 		sizes[i] = size

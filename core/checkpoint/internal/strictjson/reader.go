@@ -17,7 +17,7 @@ import (
 const (
 	maxDepth  = 64      // open objects and arrays: real files have fewer than ten
 	maxNumber = 1024    // bytes of one number
-	window    = 1 << 18 // bytes read at a time
+	maxWindow = 1 << 18 // bytes read at a time
 )
 
 // SyntaxError says what is wrong and at which byte of the input.
@@ -35,6 +35,7 @@ type Reader struct {
 	pos     int    // next byte of buf
 	off     int64  // offset of buf[0] in the input
 	end     int64  // offset of the input's end
+	window  int    // bytes to read at a time
 	read    func(p []byte, off int64) error
 	key     []byte
 	scratch []byte
@@ -47,7 +48,7 @@ func New(data []byte) *Reader { return &Reader{buf: data, end: int64(len(data))}
 
 // Reset starts on the bytes [from, to) of a file, of which read fills p from offset off. The window is kept for reuse.
 func (r *Reader) Reset(read func(p []byte, off int64) error, from, to int64) {
-	*r = Reader{buf: r.buf[:0], off: from, end: to, read: read, key: r.key, scratch: r.scratch}
+	*r = Reader{buf: r.buf[:0], off: from, end: to, window: maxWindow, read: read, key: r.key, scratch: r.scratch}
 }
 
 // Err is the first error: a *SyntaxError, or what reading the file gave.
@@ -70,10 +71,8 @@ func (r *Reader) more() bool {
 	r.off += int64(r.pos)
 	r.pos = 0
 	r.buf = r.buf[:n]
-	if cap(r.buf)-n < window/2 {
-		r.buf = slices.Grow(r.buf, max(window, n)) // a token longer than the window, or the first call
-	}
-	m := int(min(left, int64(cap(r.buf)-n)))
+	m := int(min(left, int64(max(r.window, n)))) // n is large when a token goes on for long
+	r.buf = slices.Grow(r.buf, m)
 	r.buf = r.buf[:n+m]
 	if err := r.read(r.buf[n:], r.off+int64(n)); err != nil {
 		r.err = err
