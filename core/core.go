@@ -62,6 +62,9 @@ type Options struct {
 	// Routed is told the experts each row chose, in descending order of biased score: pass after pass, layer after layer, row
 	// after row.
 	Routed func(layer int, experts []int)
+	// Probe is shown intermediate values of every pass: the layer, their name, and width values for each row, valid during
+	// the call. It serves tests and studies.
+	Probe func(layer int, what string, values []float32, width int)
 }
 
 // Engine is an open model. Its methods may be called from several goroutines; passes run one at a time.

@@ -101,7 +101,7 @@ func (e *Engine) pass(ctx context.Context, rows []Row, onLayer func(layer int)) 
 		e.logits = b
 	}
 	out := e.logits.Float32s()
-	if err := e.graph.Pass(ctx, inner, out, graph.Hooks{Layer: onLayer, Routed: e.options.Routed}); err != nil {
+	if err := e.graph.Pass(ctx, inner, out, graph.Hooks{Layer: onLayer, Routed: e.options.Routed, Probe: e.options.Probe}); err != nil {
 		return nil, err
 	}
 	for _, r := range rows {

@@ -2,10 +2,10 @@ package graph_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/k3infer/k3/backends/generic"
@@ -18,7 +18,10 @@ import (
 	"github.com/k3infer/k3/core/tape"
 )
 
-const fixtures = "../../../shared/fixtures/checkpoints/"
+// models are small checkpoints of odd sizes, one for every storage format.
+var models = []string{"tiny-mx", "tiny-plain", "tiny-f16"}
+
+func path(name string) string { return "../../conformance/testdata/" + name }
 
 // open makes a model of a checkpoint directory, everything in memory.
 func open(t testing.TB, dir string, b kernel.Backend, threads, rows, positions int) *graph.Model {
@@ -58,111 +61,263 @@ func open(t testing.TB, dir string, b kernel.Backend, threads, rows, positions i
 	return m
 }
 
-// golden reads a safetensors file of expected values.
-type golden struct {
-	file  disk.File
-	index *checkpoint.Index
+// text is a deterministic text of n ids.
+func text(n, vocab int) []int {
+	ids := make([]int, n)
+	for i := range ids {
+		ids[i] = (i*i*7 + i*13 + 5) % vocab
+	}
+	return ids
 }
 
-func openGolden(t testing.TB, dir string) golden {
-	files := disk.Dir(filepath.Join(dir, "expect"))
-	x, err := checkpoint.ReadFile(files, "golden.safetensors")
+// tester computes texts on one model, keeping every logit.
+type tester struct {
+	*graph.Model
+	t     testing.TB
+	vocab int
+}
+
+func newTester(t testing.TB, dir string, b kernel.Backend, threads int) tester {
+	config, err := checkpoint.Open(t.Context(), disk.Dir(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := files.Open("golden.safetensors")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return golden{f, x}
+	defer config.Close()
+	return tester{open(t, dir, b, threads, 40, 200), t, config.Config.Vocab}
 }
 
-func (g golden) raw(t testing.TB, name string) ([]byte, checkpoint.Tensor) {
-	x, ok := g.index.Lookup(name)
-	if !ok {
-		t.Fatalf("no golden %s", name)
-	}
-	p := make([]byte, x.Bytes)
-	if err := disk.ReadFull(g.file, p, x.Offset); err != nil {
-		t.Fatal(err)
-	}
-	return p, x
-}
-
-func (g golden) floats(t testing.TB, name string) []float32 {
-	p, _ := g.raw(t, name)
-	return kernel.Widen(nil, kernel.F32, p, nil)
-}
-
-func worst(got, want []float32) (diff, scale float64) {
-	for i := range want {
-		diff = max(diff, math.Abs(float64(got[i])-float64(want[i])))
-		scale = max(scale, math.Abs(float64(want[i])))
-		if got[i] != got[i] {
-			return math.Inf(1), scale
-		}
-	}
-	return diff, scale
-}
-
-func argmax(x []float32) int {
-	best := 0
-	for i, v := range x {
-		if v > x[best] {
-			best = i
-		}
-	}
-	return best
-}
-
-func TestAnchorLogitsAndOperators(t *testing.T) {
-	dir := fixtures + "anchor-1"
-	if _, err := os.Stat(dir); err != nil {
-		t.Skip("no fixtures")
-	}
-	g := openGolden(t, dir)
-	m := open(t, dir, generic.Backend{}, 2, 16, 64)
+func (m tester) state() *graph.State {
 	s, err := m.NewState()
 	if err != nil {
-		t.Fatal(err)
+		m.t.Fatal(err)
 	}
-	defer s.Free()
-	ids := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
-	logits := make([]float32, len(ids)*256)
+	m.t.Cleanup(s.Free)
+	return s
+}
+
+func rowsOf(s *graph.State, ids []int, tentative bool) []graph.Row {
 	var rows []graph.Row
-	for _, id := range ids[:8] {
-		rows = append(rows, graph.Row{State: s, Token: id, Logits: true})
+	for _, id := range ids {
+		rows = append(rows, graph.Row{State: s, Token: id, Logits: true, Tentative: tentative})
 	}
-	if err := m.Pass(context.Background(), rows, logits, graph.Hooks{}); err != nil {
-		t.Fatal(err)
+	return rows
+}
+
+// pass computes rows that all want logits, and returns these.
+func (m tester) pass(rows ...graph.Row) []float32 {
+	m.t.Helper()
+	logits := make([]float32, len(rows)*m.vocab)
+	if err := m.Pass(m.t.Context(), rows, logits, graph.Hooks{}); err != nil {
+		m.t.Fatal(err)
 	}
-	seen := map[string][]float32{}
-	hooks := graph.Hooks{Probe: func(layer int, what string, v []float32, _ int) {
-		seen[fmt.Sprintf("%d.%s", layer, what)] = append([]float32(nil), v...)
-	}}
-	if err := m.Pass(context.Background(), []graph.Row{{State: s, Token: 9, Logits: true}}, logits[8*256:], hooks); err != nil {
-		t.Fatal(err)
+	return logits
+}
+
+// memory is a state's whole content, to compare.
+func (m tester) snapshot(s *graph.State) []float32 { return s.Snapshot() }
+
+func equal(t testing.TB, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, not %d", what, len(got), len(want))
 	}
-	check := func(what string, got, want []float32, limit float64) {
-		t.Helper()
-		d, scale := worst(got, want)
-		t.Logf("%-40s %.2e of %.3g", what, d, scale)
-		if !(d <= limit*max(scale, 1)) {
-			t.Errorf("%s is off by %g", what, d)
+	for i := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			t.Fatalf("%s: value %d is %g (%08x), not %g (%08x)", what, i, got[i], math.Float32bits(got[i]), want[i], math.Float32bits(want[i]))
 		}
 	}
-	check("first-party logits", logits[8*256:], g.floats(t, "logits"), 1e-4)
-	check("all logits", logits, g.floats(t, "ours.logits_all_positions_float64_rounded"), 1e-4)
-	if argmax(logits[8*256:]) != 62 {
-		t.Error("arg-max is", argmax(logits[8*256:]))
+}
+
+func each(t *testing.T, f func(t *testing.T, dir string)) {
+	for _, name := range models {
+		t.Run(name, func(t *testing.T) { f(t, path(name)) })
 	}
-	for ours, theirs := range map[string]string{
-		"self_attention_res": "self_attention_res.out", "input_layernorm": "input_layernorm", "q_a_proj": "self_attn.q_a_proj",
-		"q_a_layernorm": "self_attn.q_a_layernorm", "q_b_proj": "self_attn.q_b_proj", "kv_a_proj_with_mqa": "self_attn.kv_a_proj_with_mqa",
-		"attend": "self_attn.attend.out", "self_attn": "self_attn", "mlp_res": "mlp_res.out", "post_attention_layernorm": "post_attention_layernorm",
-		"routed_expert_norm": "block_sparse_moe.routed_expert_norm", "mlp": "block_sparse_moe", "output": "0",
+}
+
+func TestAPromptSplitAnywhereGivesTheSameBits(t *testing.T) {
+	each(t, func(t *testing.T, dir string) {
+		m := newTester(t, dir, generic.Backend{}, 2)
+		ids := text(20, m.vocab)
+		whole := m.state()
+		want := m.pass(rowsOf(whole, ids, false)...)
+		single := m.state()
+		var got []float32
+		for _, id := range ids {
+			got = append(got, m.pass(rowsOf(single, []int{id}, false)...)...)
+		}
+		equal(t, "logits token by token", got, want)
+		equal(t, "state token by token", m.snapshot(single), m.snapshot(whole))
+		for cut := 1; cut < len(ids); cut++ {
+			s := m.state()
+			got := m.pass(rowsOf(s, ids[:cut], false)...)
+			got = append(got, m.pass(rowsOf(s, ids[cut:], false)...)...)
+			equal(t, fmt.Sprintf("logits cut at %d", cut), got, want)
+			equal(t, fmt.Sprintf("state cut at %d", cut), m.snapshot(s), m.snapshot(whole))
+		}
+	})
+}
+
+func TestThreadsDoNotChangeBits(t *testing.T) {
+	each(t, func(t *testing.T, dir string) {
+		var want []float32
+		for _, threads := range []int{1, 2, 3, 8} {
+			m := newTester(t, dir, generic.Backend{}, threads)
+			ids := text(20, m.vocab)
+			s := m.state()
+			got := m.pass(rowsOf(s, ids, false)...)
+			got = append(got, m.pass(rowsOf(s, ids[:1], false)...)...)
+			got = append(got, m.snapshot(s)...)
+			if want == nil {
+				want = got
+			}
+			equal(t, fmt.Sprint(threads, " threads"), got, want)
+		}
+	})
+}
+
+func TestCompanyDoesNotChangeBits(t *testing.T) {
+	each(t, func(t *testing.T, dir string) {
+		m := newTester(t, dir, generic.Backend{}, 2)
+		texts := [][]int{text(9, m.vocab), text(14, m.vocab)[5:], text(30, m.vocab)[23:]}
+		var alone [][]float32
+		for _, ids := range texts {
+			s := m.state()
+			a := m.pass(rowsOf(s, ids[:3], false)...)
+			a = append(a, m.pass(rowsOf(s, ids[3:], false)...)...)
+			alone = append(alone, a)
+		}
+		// The same texts side by side, one of them guessing its second half.
+		states := []*graph.State{m.state(), m.state(), m.state()}
+		var first, second []graph.Row
+		for i, ids := range texts {
+			first = append(first, rowsOf(states[i], ids[:3], false)...)
+			second = append(second, rowsOf(states[i], ids[3:], i == 1)...)
+		}
+		a, b := m.pass(first...), m.pass(second...)
+		for i, ids := range texts {
+			n, rest := 3*m.vocab, (len(ids)-3)*m.vocab
+			equal(t, fmt.Sprint("text ", i), slices.Concat(a[:n], b[:rest]), alone[i])
+			a, b = a[n:], b[rest:]
+		}
+	})
+}
+
+func TestGuessesLeaveNoTraceUnlessAccepted(t *testing.T) {
+	each(t, func(t *testing.T, dir string) {
+		m := newTester(t, dir, generic.Backend{}, 2)
+		ids := text(16, m.vocab)
+		for accepted := 0; accepted <= 5; accepted++ {
+			for _, certain := range []int{0, 1, 4} {
+				s, plain := m.state(), m.state()
+				m.pass(rowsOf(s, ids[:6], false)...)
+				m.pass(rowsOf(plain, ids[:6], false)...)
+				rows := rowsOf(s, ids[6:6+certain], false)
+				rows = append(rows, rowsOf(s, ids[6+certain:][:5], true)...)
+				got := m.pass(rows...)
+				if err := s.Accept(accepted); err != nil {
+					t.Fatal(err)
+				}
+				want := []float32(nil)
+				for _, id := range ids[6 : 6+certain+accepted] {
+					want = append(want, m.pass(rowsOf(plain, []int{id}, false)...)...)
+				}
+				what := fmt.Sprintf("%d accepted after %d certain", accepted, certain)
+				equal(t, "logits, "+what, got[:len(want)], want)
+				if s.Len() != plain.Len() {
+					t.Fatalf("%s: %d tokens, not %d", what, s.Len(), plain.Len())
+				}
+				equal(t, "state, "+what, m.snapshot(s), m.snapshot(plain))
+				equal(t, "what follows, "+what, m.pass(rowsOf(s, ids[:3], false)...), m.pass(rowsOf(plain, ids[:3], false)...))
+			}
+		}
+	})
+}
+
+func TestANewSequenceStartsClean(t *testing.T) {
+	m := newTester(t, path("tiny-mx"), generic.Backend{}, 2)
+	ids := text(12, m.vocab)
+	want := m.pass(rowsOf(m.state(), ids, false)...)
+	m.pass(rowsOf(m.state(), text(33, m.vocab), false)...)
+	equal(t, "logits after another text", m.pass(rowsOf(m.state(), ids, false)...), want)
+}
+
+// Contexts beyond one block of the latent cache, and attention over all of it.
+func TestLongContextsAreOneText(t *testing.T) {
+	m := newTester(t, path("tiny-mx"), generic.Backend{}, 3)
+	ids := text(150, m.vocab)
+	a, b := m.state(), m.state()
+	var x, y []float32
+	for at := 0; at < len(ids); at += 30 {
+		x = append(x, m.pass(rowsOf(a, ids[at:at+30], false)...)...)
+	}
+	for at := 0; at < len(ids); at += 25 {
+		y = append(y, m.pass(rowsOf(b, ids[at:at+25], false)...)...)
+	}
+	equal(t, "logits", x, y)
+}
+
+func TestRefusedRowsLeaveSequencesAsTheyWere(t *testing.T) {
+	m := newTester(t, path("tiny-mx"), generic.Backend{}, 1)
+	s, other := m.state(), m.state()
+	m.pass(rowsOf(s, text(3, m.vocab), false)...)
+	want := m.snapshot(s)
+	one := func(s *graph.State, id int) graph.Row { return graph.Row{State: s, Token: id} }
+	guess := one(s, 1)
+	guess.Tentative = true
+	for name, c := range map[string]struct {
+		rows []graph.Row
+		err  error
+	}{
+		"nothing":                {nil, nil},
+		"a negative id":          {[]graph.Row{one(s, -1)}, graph.ErrToken},
+		"an id too large":        {[]graph.Row{one(s, 1), one(s, m.vocab)}, graph.ErrToken},
+		"too many":               {rowsOf(s, text(41, m.vocab), false), nil},
+		"no state":               {[]graph.Row{{Token: 1}}, nil},
+		"rows apart":             {[]graph.Row{one(s, 1), one(other, 1), one(s, 2)}, nil},
+		"certain behind a guess": {[]graph.Row{guess, one(s, 1)}, nil},
 	} {
-		check(ours, seen["3."+ours], g.floats(t, "model.layers.3."+theirs), 4e-6)
+		err := m.Pass(t.Context(), c.rows, make([]float32, 50*m.vocab), graph.Hooks{})
+		if err == nil || c.err != nil && !errors.Is(err, c.err) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
+	for range 4 {
+		m.pass(rowsOf(other, text(40, m.vocab), false)...)
+	}
+	if err := m.Pass(t.Context(), rowsOf(other, text(40, m.vocab), false)[:40], make([]float32, 40*m.vocab), graph.Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Pass(t.Context(), []graph.Row{one(other, 1)}, nil, graph.Hooks{}); !errors.Is(err, graph.ErrContext) {
+		t.Errorf("a full context: got %v", err)
+	}
+	if other.Err() != nil || s.Err() != nil {
+		t.Error("a refused row broke a sequence")
+	}
+	equal(t, "state", m.snapshot(s), want)
+}
+
+func TestACancelledPassBreaksItsSequencesAndNoOthers(t *testing.T) {
+	m := newTester(t, path("tiny-mx"), generic.Backend{}, 1)
+	s, other := m.state(), m.state()
+	ctx, cancel := context.WithCancel(t.Context())
+	hooks := graph.Hooks{Layer: func(layer int) {
+		if layer == 2 {
+			cancel()
+		}
+		if layer > 3 {
+			t.Error("still computing layer", layer)
+		}
+	}}
+	err := m.Pass(ctx, rowsOf(s, text(3, m.vocab), false), make([]float32, 3*m.vocab), hooks)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal("got", err)
+	}
+	err = m.Pass(t.Context(), rowsOf(s, text(1, m.vocab), false), make([]float32, m.vocab), graph.Hooks{})
+	if !errors.Is(err, graph.ErrBroken) || !errors.Is(err, context.Canceled) {
+		t.Error("a broken sequence went on:", err)
+	}
+	if err := s.Accept(0); !errors.Is(err, graph.ErrBroken) {
+		t.Error("a broken sequence accepted guesses:", err)
+	}
+	m.pass(rowsOf(other, text(3, m.vocab), false)...)
 }

@@ -1,0 +1,106 @@
+package conformance
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	_ "github.com/k3infer/k3/backends/generic"
+	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/kernel"
+)
+
+// Every backend this machine can run reproduces what the oracle computed.
+func TestGoldenModels(t *testing.T) {
+	for _, d := range kernel.Drivers() {
+		if d.Missing() != "" {
+			continue
+		}
+		for _, g := range Goldens() {
+			t.Run(d.Name+"/"+g.Name, func(t *testing.T) {
+				t.Parallel()
+				r, err := g.Check(t.Context(), core.Options{Backend: d.Name})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("%d positions, worst %.1e", r.Positions, r.Worst)
+			})
+		}
+	}
+}
+
+// The same for reference data that is not part of the project, where it is at hand.
+func TestReferenceModels(t *testing.T) {
+	dirs, _ := filepath.Glob("../../shared/fixtures/checkpoints/mx-*")
+	if len(dirs) == 0 {
+		t.Skip("no reference data here")
+	}
+	for _, dir := range dirs {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			g := Golden{filepath.Base(dir), disk.Dir(dir), disk.Dir(filepath.Join(dir, "expect"))}
+			r, err := g.Check(t.Context(), core.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d positions, worst %.1e", r.Positions, r.Worst)
+
+			// The flat spelling of the same geometry is the same model.
+			flat := t.TempDir()
+			files, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range files {
+				from := filepath.Join(dir, f.Name())
+				if f.Name() == "config.json" {
+					from = filepath.Join(dir, "expect", "config.flat.json")
+				}
+				abs, err := filepath.Abs(from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Symlink(abs, filepath.Join(flat, f.Name())); err != nil {
+					t.Skip("no symbolic links:", err)
+				}
+			}
+			g.Files = disk.Dir(flat)
+			if _, err := g.Check(t.Context(), core.Options{}); err != nil {
+				t.Error("flat config:", err)
+			}
+		})
+	}
+}
+
+// A golden that is not this model's is noticed: the check has teeth.
+func TestCheckNoticesAnotherModel(t *testing.T) {
+	g := Goldens()[1]
+	g.Files = &changed{g.Files}
+	if _, err := g.Check(t.Context(), core.Options{}); !errors.Is(err, ErrMismatch) {
+		t.Fatalf("got %v, want ErrMismatch", err)
+	}
+}
+
+// changed is a checkpoint whose first shard has a stretch of slightly wrong weights.
+type changed struct{ disk.Files }
+
+func (c *changed) Open(name string) (disk.File, error) {
+	f, err := c.Files.Open(name)
+	if err == nil && name == "model-00001-of-000003.safetensors" {
+		f = &flipped{f}
+	}
+	return f, err
+}
+
+type flipped struct{ disk.File }
+
+func (f *flipped) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.File.ReadAt(p, off)
+	for at := f.Size() / 2; at < f.Size()/2+4096; at++ {
+		if i := at - off; i >= 0 && i < int64(n) {
+			p[i] ^= 1
+		}
+	}
+	return n, err
+}
