@@ -6,6 +6,7 @@ package checkpoint
 import (
 	"context"
 	"fmt"
+	"io/fs"
 
 	"github.com/k3infer/k3/core/disk"
 )
@@ -165,6 +166,9 @@ func readSmall(files disk.Files, name string) (string, []byte, error) {
 func (m *Model) Read(p []byte, t Tensor, from int64) error {
 	if from < 0 || from > t.Bytes || int64(len(p)) > t.Bytes-from {
 		return fmt.Errorf("checkpoint: read tensor %s: bytes %d to %d of %d", t, from, from+int64(len(p)), t.Bytes)
+	}
+	if t.Shard >= len(m.shards) {
+		return fmt.Errorf("checkpoint: read tensor %s: %w", t, fs.ErrClosed)
 	}
 	if err := disk.ReadFull(m.shards[t.Shard], p, t.Offset+from); err != nil {
 		return fmt.Errorf("checkpoint: read tensor %s: %w", t, err)

@@ -152,18 +152,11 @@ func (p *configParser) optional(s scope, name string) (string, strictjson.Value,
 func describe(v strictjson.Value) string {
 	switch v.Kind {
 	case strictjson.String:
-		return strconv.Quote(clip(v.Text))
+		return quote(v.Text)
 	case strictjson.Number, strictjson.Bool:
-		return clip(v.Text)
+		return show(v.Text)
 	}
 	return v.Kind.String()
-}
-
-func clip(s string) string {
-	if len(s) > 60 {
-		return s[:60] + "..."
-	}
-	return s
 }
 
 // integer gives the value of a number written as an integer.
@@ -444,7 +437,7 @@ func (p *configParser) quantization(s scope, c *Config) {
 			p.failf("%s is %s, not an object", path, describe(groups))
 		}
 		for _, m := range groups.Members {
-			group := scope{path + "." + clip(m.Key) + ".", m.Value}
+			group := scope{path + "." + show(m.Key) + ".", m.Value}
 			p.only(group, "format", mxfp4Format, strictjson.String)
 			if path, weights, ok := p.optional(group, "weights"); ok {
 				w := scope{path + ".", weights}

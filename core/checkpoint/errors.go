@@ -3,7 +3,9 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 var (
@@ -73,4 +75,21 @@ func (s *some) String() string {
 		text += fmt.Sprintf(" and %d more", s.n-len(s.first))
 	}
 	return text
+}
+
+const shown = 200 // bytes of a text from a file that a message repeats
+
+// show makes a text from a file fit for a line of a message.
+func show(s string) string {
+	if len(s) <= shown && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return s
+	}
+	return quote(s)
+}
+
+func quote(s string) string {
+	if len(s) > shown {
+		return strconv.Quote(s[:shown]) + "..."
+	}
+	return strconv.Quote(s)
 }

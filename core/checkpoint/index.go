@@ -217,6 +217,9 @@ func (n *names) join(k key) string {
 	return name
 }
 
+// show is the name for a message.
+func (n *names) show(k key) string { return show(n.join(k)) }
+
 // table is an open-addressed hash table of keys: 12 bytes a key and 5 to 11 for its slots, where a map would take 60.
 type table struct {
 	keys  []key

@@ -114,7 +114,7 @@ func (b *builder) header(size int64) error {
 		}
 		t := pending{key: names.key(name)}
 		if b.tensor(&t); r.Err() != nil {
-			current = "tensor " + names.join(t.key) + ": "
+			current = "tensor " + names.show(t.key) + ": "
 			return
 		}
 		b.pending = append(b.pending, t)
@@ -133,18 +133,18 @@ func (b *builder) header(size int64) error {
 		switch {
 		case t.start == last.end:
 		case i == 0:
-			return faultf(ErrFormat, "tensor %s: it is first but starts at byte %d of the data", names.join(t.key), t.start)
+			return faultf(ErrFormat, "tensor %s: it is first but starts at byte %d of the data", names.show(t.key), t.start)
 		case t.start < last.end:
-			return faultf(ErrFormat, "tensor %s: it overlaps %s", names.join(t.key), names.join(last.key))
+			return faultf(ErrFormat, "tensor %s: it overlaps %s", names.show(t.key), names.show(last.key))
 		default:
-			return faultf(ErrFormat, "tensor %s: %d unused bytes between %s and it", names.join(t.key), t.start-last.end, names.join(last.key))
+			return faultf(ErrFormat, "tensor %s: %d unused bytes between %s and it", names.show(t.key), t.start-last.end, names.show(last.key))
 		}
 		last = t
 	}
 	switch {
 	case last.end > size:
 		return faultf(ErrFormat, "tensor %s: it ends at byte %d of the data, but the file is %d bytes too short for that",
-			names.join(last.key), last.end, last.end-size)
+			names.show(last.key), last.end, last.end-size)
 	case last.end < size:
 		return faultf(ErrFormat, "the file is %d bytes longer than its header says", size-last.end)
 	}
@@ -160,7 +160,7 @@ func (b *builder) metadata() {
 	seen := map[string]bool{}
 	r.Object(func(key []byte) {
 		if seen[string(key)] {
-			r.Fail("the key %q of __metadata__ a second time", key)
+			r.Fail("the key %s of __metadata__ a second time", quote(string(key)))
 		}
 		if len(seen) == maxMetadata {
 			r.Fail("more than %d entries of __metadata__", maxMetadata)
@@ -184,7 +184,7 @@ func (b *builder) tensor(t *pending) {
 			name := r.Str()
 			var ok bool
 			if dtype, ok = parseDType(name); !ok {
-				r.Fail("unknown dtype %q", clip(string(name)))
+				r.Fail("unknown dtype %s", quote(string(name)))
 			}
 		case "shape":
 			if shape {
@@ -285,7 +285,7 @@ func (b *builder) add(n int, data int64) error {
 	for _, t := range b.pending {
 		i, fresh := x.table.insert(t.key)
 		if !fresh {
-			name := x.names.join(t.key)
+			name := x.names.show(t.key)
 			if other := int(x.entries[i].shard); other != n {
 				return faultf(ErrFormat, "tensor %s: it is in %s too", name, x.shards[other].Name)
 			}

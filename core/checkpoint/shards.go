@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/k3infer/k3/core/checkpoint/internal/strictjson"
 	"github.com/k3infer/k3/core/disk"
@@ -34,7 +35,7 @@ func (p *placement) found(k key, n int) error {
 	}
 	p.seen[i] = true
 	if want := int(p.shard[i]); want != n {
-		return faultf(ErrFormat, "tensor %s: %s puts it in %s", p.names.join(k), indexFile, p.shards[want])
+		return faultf(ErrFormat, "tensor %s: %s puts it in %s", p.names.show(k), indexFile, p.shards[want])
 	}
 	return nil
 }
@@ -43,7 +44,7 @@ func (p *placement) found(k key, n int) error {
 func (p *placement) missing() (list some) {
 	for i, seen := range p.seen {
 		if !seen {
-			list.add(func() string { return p.names.join(p.table.keys[i]) + " (" + p.shards[p.shard[i]] + ")" })
+			list.add(func() string { return p.names.show(p.table.keys[i]) + " (" + p.shards[p.shard[i]] + ")" })
 		}
 	}
 	return list
@@ -82,14 +83,14 @@ func readPlacement(ctx context.Context, files disk.Files, n *names) (*placement,
 			}
 			k := n.key(name)
 			if _, fresh := p.table.insert(k); !fresh {
-				r.Fail("tensor %s a second time", n.join(k))
+				r.Fail("tensor %s a second time", n.show(k))
 				return
 			}
 			file := r.Str()
 			id, ok := ids[string(file)]
 			if !ok {
 				if r.Err() == nil && !plainName(string(file)) {
-					r.Fail("tensor %s is in %q, which is not the name of a file beside the index", n.join(k), clip(string(file)))
+					r.Fail("tensor %s is in %s, which is not the name of a file beside the index", n.show(k), quote(string(file)))
 				}
 				id = uint32(len(p.shards))
 				p.shards = append(p.shards, string(file))
@@ -122,7 +123,9 @@ func readPlacement(ctx context.Context, files disk.Files, n *names) (*placement,
 
 // plainName reports whether a name stays in its folder on every system.
 func plainName(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\\:\x00")
+	return name != "." && name != ".." && name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return strings.ContainsRune(`/\:`, r) || !unicode.IsPrint(r)
+	})
 }
 
 // listShards names the shards of a checkpoint without an index file: model.safetensors, or all model-*.safetensors.

@@ -40,7 +40,7 @@ func (r *Reader) value() Value {
 		r.Object(func(k []byte) {
 			key := string(k)
 			if seen[key] {
-				r.Fail("the key %q a second time", key)
+				r.Fail("the key %q a second time", clip(k))
 				return
 			}
 			seen[key] = true
