@@ -1,0 +1,364 @@
+// Package lint holds the rules of the project that a machine can check, as tests. A rule that people must remember is
+// broken sooner or later; what these tests say is what docs/design.md and docs/numerics.md promise.
+package lint
+
+import (
+	"bufio"
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/k3infer/k3/"
+)
+
+// source is one parsed Go file.
+type source struct {
+	path string // slash-separated, relative to the root
+	dir  string
+	fset *token.FileSet
+	file *ast.File
+}
+
+// sources parses the Go files below the folders that are not tests, generators or test data.
+func sources(t *testing.T, folders ...string) []source {
+	t.Helper()
+	var all []source
+	for _, folder := range folders {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(p string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() {
+				if name := d.Name(); strings.HasPrefix(name, "_") || name == "testdata" {
+					return filepath.SkipDir
+				}
+				return nil
+			}
+			if !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
+				return nil
+			}
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(root, p)
+			if err != nil {
+				return err
+			}
+			rel = filepath.ToSlash(rel)
+			all = append(all, source{rel, path.Dir(rel), fset, f})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("no Go files in %v", folders)
+	}
+	return all
+}
+
+// imports are the packages of the module that a file imports, relative to the module.
+func (s source) imports() []string {
+	var all []string
+	for _, i := range s.file.Imports {
+		p, _ := strconv.Unquote(i.Path.Value)
+		if rest, ok := strings.CutPrefix(p, module); ok {
+			all = append(all, rest)
+		}
+	}
+	return all
+}
+
+// units are the parts of the project from the bottom up. A unit is a folder and what lies below it; it may import units of
+// a lower level only.
+var units = []struct {
+	level int
+	dir   string
+}{
+	{0, "core/kernel"}, {0, "core/memory"},
+	{1, "core/disk"},
+	{2, "core/checkpoint"}, {2, "core/tokenizer"}, {2, "core/sample"},
+	{3, "core/tape"}, {3, "core/experts"}, {3, "core/chat"},
+	{4, "core/graph"},
+	{5, "core/session"}, {5, "core/speculate"},
+	{6, "core"},
+	{7, "backends"}, {7, "policies"}, {7, "presets"},
+	{8, "conformance"},
+	{9, "cmd"},
+}
+
+// unitOf is the unit a package belongs to, "core" being the package itself only, and its level.
+func unitOf(dir string) (string, int) {
+	for _, u := range units {
+		if dir == u.dir || u.dir != "core" && strings.HasPrefix(dir, u.dir+"/") {
+			return u.dir, u.level
+		}
+	}
+	return "", -1
+}
+
+func TestImportsPointDownwards(t *testing.T) {
+	for _, s := range sources(t, "core", "backends", "policies", "presets", "conformance", "cmd") {
+		unit, level := unitOf(s.dir)
+		if level < 0 {
+			t.Errorf("%s: package %s has no place among the units of this test and docs/design.md", s.path, s.dir)
+			continue
+		}
+		for _, i := range s.imports() {
+			other, below := unitOf(i)
+			if other != unit && below >= level {
+				t.Errorf("%s imports %s, which is not below %s", s.path, i, unit)
+			}
+		}
+	}
+}
+
+// Backends and policies are drivers: they see the interface they implement and nothing else of the engine.
+func TestDriversSeeOnlyTheirInterface(t *testing.T) {
+	for unit, allowed := range map[string]string{"backends": "core/kernel", "policies": "core/experts"} {
+		for _, s := range sources(t, unit) {
+			for _, i := range s.imports() {
+				if i != allowed && i != unit && !strings.HasPrefix(i, unit+"/") {
+					t.Errorf("%s imports %s; %s may import %s only", s.path, i, unit, allowed)
+				}
+			}
+		}
+	}
+}
+
+func TestNoPackageIsCalledUtil(t *testing.T) {
+	for _, s := range sources(t, "core", "backends", "policies", "presets", "conformance", "cmd") {
+		if name := s.file.Name.Name; slices.Contains([]string{"util", "utils", "common", "helpers", "misc"}, name) {
+			t.Errorf("%s: a package called %s says nothing about what is in it", s.path, name)
+		}
+	}
+}
+
+func TestNoCgo(t *testing.T) {
+	for _, s := range sources(t, "core", "backends", "policies", "presets", "conformance", "cmd") {
+		for _, i := range s.file.Imports {
+			if i.Path.Value == `"C"` {
+				t.Errorf("%s uses cgo", s.path)
+			}
+		}
+	}
+}
+
+// numeric are the folders whose arithmetic the contract of docs/numerics.md covers.
+var numeric = []string{"core/kernel", "core/graph", "core/sample", "backends"}
+
+// portable are the names of package math that give the same bits on every processor. Exp, Pow, Tanh and their like are
+// assembly on some and Go on others, with different last bits.
+var portable = []string{
+	"Sqrt", "FMA", "Floor", "Ceil", "Trunc", "RoundToEven", "Ldexp", "Frexp", "Copysign", "Abs", "Inf", "IsInf", "NaN", "IsNaN", "Signbit",
+	"Float32bits", "Float32frombits", "Float64bits", "Float64frombits",
+}
+
+func TestArithmeticUsesNothingThatProcessorsDisagreeOn(t *testing.T) {
+	for _, s := range sources(t, numeric...) {
+		local := ""
+		for _, i := range s.file.Imports {
+			if i.Path.Value == `"math"` {
+				local = "math"
+				if i.Name != nil {
+					local = i.Name.Name
+				}
+			}
+			if i.Path.Value == `"math/cmplx"` {
+				t.Errorf("%s imports math/cmplx", s.path)
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				if n.Name == "complex64" || n.Name == "complex128" {
+					t.Errorf("%s: complex numbers cannot be kept from being fused", s.fset.Position(n.Pos()))
+				}
+			case *ast.SelectorExpr:
+				x, ok := n.X.(*ast.Ident)
+				if !ok || local == "" || x.Name != local || x.Obj != nil {
+					break
+				}
+				constant := strings.HasPrefix(n.Sel.Name, "Max") && n.Sel.Name != "Max" || strings.HasPrefix(n.Sel.Name, "Smallest") || n.Sel.Name == "Pi"
+				if !constant && !slices.Contains(portable, n.Sel.Name) {
+					t.Errorf("%s: math.%s may differ between processors", s.fset.Position(n.Pos()), n.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// fused matches a line of the compiler's listing that multiplies and adds with one rounding: position and instruction.
+var fused = regexp.MustCompile(`\(([^()]+):(\d+)\)\s+(V?FN?M(?:ADD|SUB)[0-9]*[SPD]+)\b`)
+
+// The compiler may turn x*y+z into one instruction, with another rounding, on arm64 and on amd64 with GOAMD64=v3. The
+// engine writes float32(x*y) wherever that could happen; here is the proof, in the machine code of every numeric package.
+//
+// Allowed is float64 arithmetic inside kernel.FMA and its helper fmaOdd: a product of two float32 is exact in float64, so
+// that fusing it changes no bit.
+func TestCompilerFusesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles for two processors")
+	}
+	exact := filepath.Join(root, "core/kernel/exact.go")
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, exact, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type lines struct{ from, to int }
+	var allowed []lines
+	for _, d := range f.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok && (d.Name.Name == "FMA" || d.Name.Name == "fmaOdd") {
+			allowed = append(allowed, lines{fset.Position(d.Pos()).Line, fset.Position(d.End()).Line})
+		}
+	}
+	if len(allowed) != 2 {
+		t.Fatalf("%s: FMA and fmaOdd are not where this test looks for them", exact)
+	}
+	for _, processor := range []string{"GOARCH=arm64", "GOARCH=amd64 GOAMD64=v3"} {
+		t.Run(processor, func(t *testing.T) {
+			args := []string{"build", "-gcflags=-S"}
+			for _, dir := range numeric {
+				args = append(args, "./"+dir+"/...")
+			}
+			cmd := exec.Command("go", args...)
+			cmd.Dir = root
+			cmd.Env = append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0")
+			cmd.Env = append(cmd.Env, strings.Fields(processor)...)
+			listing, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%.2000s", err, listing)
+			}
+			harmless, functions := 0, 0
+			scan := bufio.NewScanner(bytes.NewReader(listing))
+			scan.Buffer(nil, 1<<20)
+			for scan.Scan() {
+				if strings.Contains(scan.Text(), " STEXT ") {
+					functions++
+				}
+				m := fused.FindStringSubmatch(scan.Text())
+				if m == nil {
+					continue
+				}
+				line, _ := strconv.Atoi(m[2])
+				double := strings.HasSuffix(m[3], "D") // the last letter is the precision: FMADDD, VFMADD231SD
+				inside := slices.ContainsFunc(allowed, func(l lines) bool { return l.from <= line && line <= l.to })
+				if double && inside && strings.HasSuffix(filepath.ToSlash(m[1]), "/core/kernel/exact.go") {
+					harmless++
+					continue
+				}
+				t.Errorf("%s:%s: the compiler made a %s of it: write float32(x*y) for the product", m[1], m[2], m[3])
+			}
+			if err := scan.Err(); err != nil {
+				t.Fatal(err)
+			}
+			// The listing must be one: FMA itself is fused on these processors.
+			if harmless == 0 || functions < 100 {
+				t.Errorf("%d functions and %d fused sums in kernel.FMA: this test does not see the machine code", functions, harmless)
+			}
+			t.Logf("%d functions: nothing fused but %d exact float64 sums in kernel.FMA", functions, harmless)
+		})
+	}
+}
+
+// Comments send readers to sections of the documents; those must be there.
+func TestSectionsThatCommentsNameExist(t *testing.T) {
+	reference := regexp.MustCompile(`(docs/[a-z]+\.md)(?:,\s+(?://\s*)?"([^"]+)")?`)
+	heading := regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
+	checked := 0
+	for _, s := range sources(t, "core", "backends", "policies", "presets", "conformance", "cmd") {
+		for _, group := range s.file.Comments {
+			for _, m := range reference.FindAllStringSubmatch(group.Text(), -1) {
+				checked++
+				text, err := os.ReadFile(filepath.Join(root, m[1]))
+				if err != nil {
+					t.Errorf("%s names %s: %v", s.path, m[1], err)
+					continue
+				}
+				if m[2] == "" {
+					continue
+				}
+				var sections []string
+				for _, h := range heading.FindAllStringSubmatch(string(text), -1) {
+					sections = append(sections, h[1])
+				}
+				if !slices.Contains(sections, m[2]) {
+					t.Errorf("%s names %s, %q: it has %q", s.path, m[1], m[2], sections)
+				}
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no comment names a document: this test does not see them")
+	}
+}
+
+// Links between the documents, and from them to files, must lead somewhere.
+func TestLinksInDocumentsLead(t *testing.T) {
+	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+		documents = append(documents, filepath.Join(root, name))
+	}
+	link := regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	for _, d := range documents {
+		text, err := os.ReadFile(d)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			target, _, _ := strings.Cut(m[1], "#")
+			if target == "" || strings.Contains(target, "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(d), target)); err != nil {
+				t.Errorf("%s links to %s: %v", filepath.Base(d), m[1], err)
+			}
+		}
+	}
+}
+
+// The top level is small on purpose.
+func TestTopLevelHoldsNothingElse(t *testing.T) {
+	allowed := []string{
+		"core", "backends", "policies", "presets", "conformance", "cmd", "docs", "go.mod", "go.sum", "Makefile",
+		"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md",
+	}
+	out, err := exec.Command("git", "-C", root, "ls-files").Output()
+	if err != nil {
+		t.Skip("not a git checkout")
+	}
+	seen := map[string]bool{}
+	for name := range strings.FieldsSeq(string(out)) {
+		top, _, _ := strings.Cut(name, "/")
+		if seen[top] || strings.HasPrefix(top, ".") {
+			continue
+		}
+		seen[top] = true
+		if !slices.Contains(allowed, top) {
+			t.Errorf("%s does not belong to the top level", top)
+		}
+	}
+}
