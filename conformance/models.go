@@ -65,7 +65,7 @@ type Report struct {
 // Check computes the golden's ids with the given options (Files, Routed and Probe of which are its own) and compares.
 // The error of a difference matches ErrMismatch and says where it is.
 func (g Golden) Check(ctx context.Context, o core.Options) (Report, error) {
-	c := checker{golden: g, name: g.Name}
+	c := comparison{golden: g, name: g.Name}
 	if err := c.run(ctx, o); err != nil {
 		return c.report, fmt.Errorf("conformance: %s: %w", g.Name, err)
 	}
@@ -73,7 +73,7 @@ func (g Golden) Check(ctx context.Context, o core.Options) (Report, error) {
 }
 
 // Text checks continue prompts and compare what is chosen; table checks compare every position of one text.
-type checker struct {
+type comparison struct {
 	golden Golden
 	name   string
 	expect *checkpoint.Index
@@ -81,7 +81,7 @@ type checker struct {
 	report Report
 }
 
-func (c *checker) run(ctx context.Context, o core.Options) error {
+func (c *comparison) run(ctx context.Context, o core.Options) error {
 	var err error
 	if c.expect, err = checkpoint.ReadFile(c.golden.Expect, "golden.safetensors"); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (c *checker) run(ctx context.Context, o core.Options) error {
 }
 
 // prompts generates from each prompt, greedily, and compares the ids, and the logits after the prompt and at the end.
-func (c *checker) prompts(ctx context.Context, o core.Options) error {
+func (c *comparison) prompts(ctx context.Context, o core.Options) error {
 	e, err := core.Open(ctx, o)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (c *checker) prompts(ctx context.Context, o core.Options) error {
 }
 
 // table runs one text and compares logits, layer outputs, expert choices and weights at every position.
-func (c *checker) table(ctx context.Context, o core.Options) error {
+func (c *comparison) table(ctx context.Context, o core.Options) error {
 	ids, err := c.ids()
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (c *checker) table(ctx context.Context, o core.Options) error {
 }
 
 // logits compares the logits of one position, and their largest.
-func (c *checker) logits(where string, got, want []float32) error {
+func (c *comparison) logits(where string, got, want []float32) error {
 	share, err := compare(where, got, want)
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func argmax(x []float32) int {
 }
 
 // ids is the text of a table: a tensor, or in golden.json.
-func (c *checker) ids() ([]int, error) {
+func (c *comparison) ids() ([]int, error) {
 	if _, ok := c.expect.Lookup("ids"); ok {
 		return c.ints("ids")
 	}
@@ -274,7 +274,7 @@ func (c *checker) ids() ([]int, error) {
 	return g.IDs, err
 }
 
-func (c *checker) raw(name string) ([]byte, checkpoint.DType, error) {
+func (c *comparison) raw(name string) ([]byte, checkpoint.DType, error) {
 	t, ok := c.expect.Lookup(name)
 	if !ok {
 		return nil, 0, fmt.Errorf("%w: golden.safetensors has no %s", checkpoint.ErrFormat, name)
@@ -283,7 +283,7 @@ func (c *checker) raw(name string) ([]byte, checkpoint.DType, error) {
 	return p, t.DType, disk.ReadFull(c.file, p, t.Offset)
 }
 
-func (c *checker) ints(name string) ([]int, error) {
+func (c *comparison) ints(name string) ([]int, error) {
 	f, err := c.floats(name)
 	out := make([]int, len(f))
 	for i, v := range f {
@@ -293,7 +293,7 @@ func (c *checker) ints(name string) ([]int, error) {
 }
 
 // floats reads a tensor of float32 or of integers below 2^24.
-func (c *checker) floats(name string) ([]float32, error) {
+func (c *comparison) floats(name string) ([]float32, error) {
 	p, dtype, err := c.raw(name)
 	if err != nil {
 		return nil, err
