@@ -1,0 +1,344 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/tokenizer"
+	"github.com/k3infer/k3/presets"
+)
+
+func inspectCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "inspect [flags] PATH",
+		Short: "Describe a model directory, a .safetensors file or a config.json",
+		Long: "Describe a model directory (demo is the built-in one), one .safetensors file of whatever tensors, or a config.json,\n" +
+			"after checking all that can be checked without reading weights. What is damaged or not of this architecture is refused.",
+		Args: oneArgument("a path"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := inspect(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), r)
+			}
+			return r.write(cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
+	return cmd
+}
+
+// inspection is what inspect found; what does not apply is empty.
+type inspection struct {
+	Path      string          `json:"path"`
+	Kind      string          `json:"kind"` // model, tensors or config
+	Geometry  *geometry       `json:"geometry,omitempty"`
+	StopIDs   []int           `json:"stop_ids,omitempty"`
+	Tokenizer *vocabularyInfo `json:"tokenizer,omitempty"`
+	Tensors   *tensorsInfo    `json:"tensors,omitempty"`
+	Shards    []shardInfo     `json:"shards,omitempty"`
+}
+
+type vocabularyInfo struct {
+	Ranks int  `json:"ranks"`
+	Vocab int  `json:"vocab"`
+	BOS   *int `json:"bos,omitempty"`
+	EOS   *int `json:"eos,omitempty"`
+}
+
+type tensorsInfo struct {
+	Count    int          `json:"count"`
+	Bytes    int64        `json:"bytes"`
+	Parts    []family     `json:"parts,omitempty"` // by what they are for
+	Families []family     `json:"families"`        // by name, with * for numbers
+	List     []tensorInfo `json:"list,omitempty"`  // each, for a single file
+}
+
+// family is some tensors of one type that have something in common.
+type family struct {
+	Name  string `json:"name"`
+	DType string `json:"dtype"`
+	Shape []int  `json:"shape,omitempty"` // if they all have the same
+	Count int    `json:"count"`
+	Bytes int64  `json:"bytes"`
+}
+
+type tensorInfo struct {
+	Name  string `json:"name"`
+	DType string `json:"dtype"`
+	Shape []int  `json:"shape"`
+	Bytes int64  `json:"bytes"`
+}
+
+type shardInfo struct {
+	Name    string `json:"name"`
+	Size    int64  `json:"size"`
+	Tensors int    `json:"tensors"`
+}
+
+// inspect looks at path and decides by what it finds there.
+func inspect(cmd *cobra.Command, path string) (*inspection, error) {
+	if path == presets.DemoModel {
+		return inspectModel(cmd, path)
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, inputf("inspect: %w", err)
+	case info.IsDir():
+		return inspectModel(cmd, path)
+	case !info.Mode().IsRegular():
+		return nil, inputf("inspect %s: neither a directory nor a regular file", path)
+	case strings.EqualFold(filepath.Ext(path), ".json"):
+		return inspectConfig(path)
+	}
+	dir, name := filepath.Split(path)
+	if dir == "" {
+		dir = "."
+	}
+	index, err := checkpoint.ReadFile(disk.Dir(dir), name)
+	if err != nil {
+		return nil, err
+	}
+	r := &inspection{Path: path, Kind: "tensors"}
+	r.census(index, nil)
+	for t := range index.All() {
+		r.Tensors.List = append(r.Tensors.List, tensorInfo{t.Name, t.DType.String(), append([]int{}, t.Shape...), t.Bytes})
+	}
+	return r, nil
+}
+
+func inspectConfig(path string) (*inspection, error) {
+	dir, name := filepath.Split(path)
+	if dir == "" {
+		dir = "."
+	}
+	data, err := disk.ReadAll(disk.Dir(dir), name, 1<<20)
+	if err != nil {
+		return nil, inputf("inspect: %w", err)
+	}
+	c, err := checkpoint.ParseConfig(data)
+	if err != nil {
+		return nil, err
+	}
+	g := newGeometry(c, c.Quantized)
+	return &inspection{Path: path, Kind: "config", Geometry: &g}, nil
+}
+
+func inspectModel(cmd *cobra.Command, path string) (*inspection, error) {
+	files, err := modelFiles(path, "config.json")
+	if err != nil {
+		return nil, err
+	}
+	m, err := checkpoint.Open(cmd.Context(), files)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	r := &inspection{Path: path, Kind: "model", StopIDs: append([]int{}, m.StopIDs...)}
+	g := newGeometry(m.Config, m.Quantized)
+	r.Geometry = &g
+	t, err := tokenizer.Load(files)
+	switch {
+	case err == nil:
+		r.Tokenizer = &vocabularyInfo{Ranks: t.Ranks(), Vocab: t.Vocab()}
+		if id, ok := t.BOS(); ok {
+			r.Tokenizer.BOS = &id
+		}
+		if id, ok := t.EOS(); ok {
+			r.Tokenizer.EOS = &id
+			if !slices.Contains(r.StopIDs, id) {
+				r.StopIDs = append(r.StopIDs, id)
+			}
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	r.census(m.Index, m.Config)
+	return r, nil
+}
+
+// census counts the tensors of the index; c is the model's configuration or nil.
+func (r *inspection) census(index *checkpoint.Index, c *checkpoint.Config) {
+	r.Tensors = &tensorsInfo{Count: index.Len()}
+	for _, s := range index.Shards() {
+		r.Shards = append(r.Shards, shardInfo{Name: s.Name, Size: s.Size})
+	}
+	var names, parts families
+	for t := range index.All() {
+		r.Tensors.Bytes += t.Bytes
+		r.Shards[t.Shard].Tensors++
+		pattern, layer := splitName(t.Name)
+		names.add(pattern, t)
+		if c != nil {
+			parts.add(part(t.Name, layer, c), t)
+		}
+	}
+	r.Tensors.Families = slices.Collect(names.all())
+	if c != nil {
+		r.Tensors.Parts = slices.SortedFunc(parts.all(), func(a, b family) int { return compareBytes(b, a) })
+		for i := range r.Tensors.Parts {
+			r.Tensors.Parts[i].Shape = nil
+		}
+	}
+}
+
+func compareBytes(a, b family) int {
+	switch {
+	case a.Bytes < b.Bytes:
+		return -1
+	case a.Bytes > b.Bytes:
+		return 1
+	}
+	return strings.Compare(b.Name, a.Name)
+}
+
+// families collects tensors by name and type, in the order they come.
+type families struct {
+	list  []*family
+	index map[string]*family
+}
+
+func (f *families) add(name string, t checkpoint.Tensor) {
+	if f.index == nil {
+		f.index = map[string]*family{}
+	}
+	key := name + "\x00" + t.DType.String()
+	m := f.index[key]
+	if m == nil {
+		m = &family{Name: name, DType: t.DType.String(), Shape: append([]int{}, t.Shape...)}
+		f.index[key] = m
+		f.list = append(f.list, m)
+	}
+	if m.Shape != nil && !slices.Equal(m.Shape, t.Shape) {
+		m.Shape = nil
+	}
+	m.Count++
+	m.Bytes += t.Bytes
+}
+
+func (f *families) all() iter.Seq[family] {
+	return func(yield func(family) bool) {
+		for _, m := range f.list {
+			if !yield(*m) {
+				return
+			}
+		}
+	}
+}
+
+// splitName returns the name with * for its numbers, and the first number, or -1.
+func splitName(name string) (pattern string, first int) {
+	parts := strings.Split(name, ".")
+	first = -1
+	for i, p := range parts {
+		if n, err := strconv.Atoi(p); err == nil && n >= 0 {
+			parts[i] = "*"
+			if first < 0 {
+				first = n
+			}
+		}
+	}
+	return strings.Join(parts, "."), first
+}
+
+// part says what a tensor of the model c is for.
+func part(name string, layer int, c *checkpoint.Config) string {
+	rest, ok := strings.CutPrefix(name, "language_model.")
+	if !ok {
+		if strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "mm_projector.") {
+			return "vision (not used)"
+		}
+		return "other (not used)"
+	}
+	has := func(s string) bool { return strings.Contains(rest, s) }
+	switch {
+	case has("embed_tokens"):
+		return "embedding"
+	case has("lm_head"):
+		return "output head"
+	case has(".experts."):
+		return "routed experts"
+	case has(".shared_experts."):
+		return "shared experts"
+	case has(".block_sparse_moe.gate."):
+		return "router"
+	case has(".block_sparse_moe."):
+		return "latent projections"
+	case has(".self_attn."):
+		if layer >= 0 && layer < c.Layers && c.FullAttention[layer] {
+			return "MLA"
+		}
+		return "KDA"
+	case has(".mlp."):
+		return "dense MLP"
+	case has("norm") || has("_res_proj"):
+		return "norms and residuals"
+	}
+	return "other (not used)"
+}
+
+// write describes it all in words.
+func (r *inspection) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if g := r.Geometry; g != nil {
+		for _, l := range g.lines() {
+			fmt.Fprintf(table, "%s\t%s\n", l[0], l[1])
+		}
+	}
+	if len(r.StopIDs) > 0 {
+		fmt.Fprintf(table, "stop ids\t%s\n", formatIDs(r.StopIDs))
+	}
+	if t := r.Tokenizer; t != nil {
+		fmt.Fprintf(table, "tokenizer\t%d byte-pair ranks, %d ids\n", t.Ranks, t.Vocab)
+	} else if r.Kind == "model" {
+		fmt.Fprintf(table, "tokenizer\tnone\n")
+	}
+	if t := r.Tensors; t != nil {
+		fmt.Fprintf(table, "tensors\t%d, %s in %s\n", t.Count, size(t.Bytes), plural(len(r.Shards), "file", "files"))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if g := r.Geometry; g != nil {
+		fmt.Fprintf(w, "\nlayers: K is KDA, M is MLA; a small letter has a dense MLP; a row is a residual block\n")
+		for _, row := range g.layerMap() {
+			fmt.Fprintln(w, row)
+		}
+	}
+	if t := r.Tensors; t != nil {
+		rows, heading := t.Families, "name"
+		if t.Parts != nil {
+			rows, heading = t.Parts, "part"
+		}
+		fmt.Fprintf(table, "\n%s\ttype\ttensors\tbytes\t\n", heading)
+		for _, f := range rows {
+			shape := ""
+			if f.Shape != nil && t.Parts == nil {
+				shape = fmt.Sprint(f.Shape)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\n", f.Name, f.DType, f.Count, f.Bytes, shape)
+		}
+		fmt.Fprintf(table, "\nfile\ttensors\tbytes\n")
+		for _, s := range r.Shards {
+			fmt.Fprintf(table, "%s\t%d\t%d\n", s.Name, s.Tensors, s.Size)
+		}
+	}
+	return table.Flush()
+}

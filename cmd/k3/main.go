@@ -1,0 +1,96 @@
+// Command k3 runs Moonshot's Kimi K3 and models of its architecture on the machine at hand.
+//
+// Results go to stdout, progress, reports and errors to stderr. The exit code is 0 when it is done, 1 when the run failed,
+// 2 for wrong usage or configuration, 3 for a damaged, incomplete or unsuitable checkpoint or other input file, 4 for a request that
+// does not fit the memory given, 130 when it was interrupted.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/kernel"
+	"github.com/k3infer/k3/core/sample"
+	"github.com/k3infer/k3/core/tokenizer"
+	"github.com/k3infer/k3/presets"
+)
+
+// Exit codes.
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInput       = 3
+	exitInterrupted = 130
+)
+
+func main() {
+	err := execute(os.Args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "k3: %s\n", oneLine(err))
+		if hint := (&hinted{}); errors.As(err, &hint) {
+			fmt.Fprintf(os.Stderr, "k3: %s\n", hint.hint)
+		}
+	}
+	os.Exit(exitCode(err))
+}
+
+// oneLine is the error's text without line breaks, which names of files may have.
+func oneLine(err error) string {
+	return strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(err.Error())
+}
+
+// coded is an error with its exit code.
+type coded struct {
+	code int
+	error
+}
+
+func (c coded) Unwrap() error { return c.error }
+
+// usagef is an error in how the program was called.
+func usagef(format string, args ...any) error { return coded{exitUsage, fmt.Errorf(format, args...)} }
+
+// inputf is an error in an input file.
+func inputf(format string, args ...any) error { return coded{exitInput, fmt.Errorf(format, args...)} }
+
+// hinted is an error with a second line: what to do about it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h *hinted) Unwrap() error { return h.error }
+
+// errInterrupted ends a run that was interrupted after it did all it could.
+var errInterrupted = coded{exitInterrupted, errors.New("interrupted")}
+
+func exitCode(err error) int {
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	var c coded
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &c):
+		return c.code
+	case is(presets.ErrConfig, sample.ErrParams, kernel.ErrBackend, core.ErrContext, core.ErrToken, core.ErrPrompt,
+		tokenizer.ErrUnknownID, tokenizer.ErrInvalidUTF8):
+		return exitUsage
+	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat):
+		return exitInput
+	case is(context.Canceled):
+		return exitInterrupted
+	}
+	return exitFailed
+}

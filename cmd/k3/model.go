@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/tokenizer"
+	"github.com/k3infer/k3/presets"
+	"github.com/k3infer/k3/presets/demo"
+)
+
+// maxText is the most text or ids read from one file.
+const maxText = 256 << 20
+
+// loadConfig decides the configuration of a command to whose flags presets.AddFlags was applied.
+func loadConfig(cmd *cobra.Command) (presets.Config, error) {
+	return presets.Load(cmd.Flags(), os.Environ())
+}
+
+// modelFiles returns the files of the model that the configuration names; needed is a file it must have.
+func modelFiles(model, needed string) (disk.Files, error) {
+	if model == presets.DemoModel {
+		return demo.Files(), nil
+	}
+	info, err := os.Stat(model)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, noModel(model, "there is no such directory")
+	case err != nil:
+		return nil, inputf("model: %w", err)
+	case !info.IsDir():
+		return nil, inputf("model %s: not a directory", model)
+	}
+	files := disk.Dir(model)
+	f, err := files.Open(needed)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, noModel(model, needed+" is missing")
+	}
+	if err != nil {
+		return nil, inputf("model %s: %w", model, err)
+	}
+	return files, f.Close()
+}
+
+// noModel says that the model is not in its place, and how to get it there.
+func noModel(dir, cause string) error {
+	return coded{exitInput, &hinted{
+		fmt.Errorf("no model in %s: %s", dir, cause),
+		fmt.Sprintf("k3 download --model %s fetches it (1.56 TB); --model demo is the small model built in", dir),
+	}}
+}
+
+// announceDemo says on w that no model was asked for.
+func announceDemo(w io.Writer, c presets.Config, flags *pflag.FlagSet) {
+	if c.Model == presets.DemoModel && c.Preset == "" && !flags.Changed("model") {
+		fmt.Fprintln(w, "k3: using the built-in demonstration model, which knows little; --model DIR names another")
+	}
+}
+
+// loadTokenizer loads the tokenizer of the model.
+func loadTokenizer(model string) (*tokenizer.Tokenizer, error) {
+	files, err := modelFiles(model, "tiktoken.model")
+	if err != nil {
+		return nil, err
+	}
+	return tokenizer.Load(files)
+}
+
+// readInput reads the file at path, or stdin for "-".
+func readInput(cmd *cobra.Command, path string) (string, error) {
+	in := cmd.InOrStdin()
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", inputf("%w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxText+1))
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(data) > maxText {
+		return "", inputf("%s: more than %d bytes", path, maxText)
+	}
+	return string(data), nil
+}
+
+// checkText refuses text that is not UTF-8, or replaces what is not; what names the text in the message.
+func checkText(what, text string, replace bool) (string, error) {
+	if utf8.ValidString(text) {
+		return text, nil
+	}
+	if replace {
+		return tokenizer.ReplaceInvalid(text), nil
+	}
+	at := 0
+	for r, size := utf8.DecodeRuneInString(text); r != utf8.RuneError || size > 1; r, size = utf8.DecodeRuneInString(text[at:]) {
+		at += size
+	}
+	return "", fmt.Errorf("%s: %w: byte %d is 0x%02X (--replace-invalid replaces it)", what, tokenizer.ErrInvalidUTF8, at, text[at])
+}
+
+// parseIDs reads token ids separated by commas or white space.
+func parseIDs(text string) ([]int, error) {
+	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(", \t\r\n", r) })
+	ids := make([]int, 0, len(fields))
+	for _, f := range fields {
+		id, err := strconv.ParseUint(f, 10, 31)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a token id", f)
+		}
+		ids = append(ids, int(id))
+	}
+	return ids, nil
+}
+
+// formatIDs writes ids as parseIDs reads them.
+func formatIDs(ids []int) string {
+	var b strings.Builder
+	for i, id := range ids {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(id))
+	}
+	return b.String()
+}
+
+// newFile is a file that appears under its name when it is complete, and not before.
+type newFile struct {
+	*os.File
+	path string
+}
+
+// createFile begins the file that will be called path, in the same directory.
+func createFile(path string) (*newFile, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", path, err)
+	}
+	return &newFile{f, path}, nil
+}
+
+// commit gives the file its name.
+func (f *newFile) commit() error {
+	err := f.Chmod(0o644)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = nil
+	}
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), f.path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return fmt.Errorf("write %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// abandon removes the file unless it was committed.
+func (f *newFile) abandon() {
+	if f.Close() == nil {
+		os.Remove(f.Name())
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/k3infer/k3/core"
+)
+
+// slow is how long a token may take before the layer it is in is shown.
+const slow = time.Second
+
+// redraw is the shortest time between two states of the progress line.
+const redraw = 100 * time.Millisecond
+
+// progress is a line on a terminal that says how far a run is. It writes nothing anywhere else.
+type progress struct {
+	w       io.Writer // nil when there is no terminal
+	shared  bool      // stdout is a terminal, too: text may stand in front of the line
+	width   int
+	shown   bool
+	drawn   time.Time
+	started time.Time // of this prefill
+	token   time.Time // start of the token in flight
+}
+
+// newProgress returns the progress line of a run, silent if quiet.
+func newProgress(stdout, stderr io.Writer, quiet bool) *progress {
+	p := &progress{width: 80}
+	if f, ok := stderr.(*os.File); ok && !quiet && term.IsTerminal(int(f.Fd())) && understandsEscapes(f) {
+		p.w = f
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
+			p.width = width
+		}
+	}
+	if f, ok := stdout.(*os.File); ok {
+		p.shared = term.IsTerminal(int(f.Fd()))
+	}
+	return p
+}
+
+// opening shows that the model is being opened.
+func (p *progress) opening(model string) { p.show(time.Now(), "opening "+model) }
+
+// update shows where the engine is.
+func (p *progress) update(at core.Progress) {
+	if p.w == nil {
+		return
+	}
+	now := time.Now()
+	if at.Layer == 0 {
+		p.token = now
+		if at.Prefill && at.Done == 0 {
+			p.started = now
+		}
+	}
+	layer := fmt.Sprintf("layer %d/%d", min(at.Layer+1, at.Layers), at.Layers)
+	switch {
+	case now.Sub(p.drawn) < redraw:
+	case at.Prefill:
+		done := float64(at.Done) + float64(at.Rows)*float64(at.Layer)/float64(at.Layers+1)
+		left := ""
+		if elapsed := now.Sub(p.started); done > 0 && elapsed > slow {
+			left = ", " + (time.Duration(float64(elapsed) * (float64(at.Total) - done) / done)).Round(time.Second).String() + " left"
+		}
+		p.show(now, fmt.Sprintf("prompt %d/%d tokens, %s%s", at.Done, at.Total, layer, left))
+	case now.Sub(p.token) > slow:
+		p.show(now, fmt.Sprintf("[token %d, %s]", at.Done+1, layer))
+	}
+}
+
+// show puts text on the line.
+func (p *progress) show(now time.Time, text string) {
+	if p.w == nil {
+		return
+	}
+	if runes := []rune(text); len(runes) > p.width-1 {
+		text = string(runes[:p.width-1])
+	}
+	p.clear()
+	p.drawn, p.shown = now, true
+	if p.shared {
+		// Make sure that there is a line below, save the place, write there and come back: the text goes on undisturbed.
+		fmt.Fprintf(p.w, "\x1bD\x1bM\x1b7\x1b[1B\r\x1b[2K%s\x1b8", text)
+		return
+	}
+	fmt.Fprintf(p.w, "\r\x1b[2K%s", text)
+}
+
+// clear removes the line.
+func (p *progress) clear() {
+	if p.w == nil || !p.shown {
+		return
+	}
+	p.shown = false
+	if p.shared {
+		fmt.Fprint(p.w, "\x1b7\x1b[1B\r\x1b[2K\x1b8")
+		return
+	}
+	fmt.Fprint(p.w, "\r\x1b[2K")
+}
+
+// endsLine reports whether text leaves the cursor at the start of a line.
+func endsLine(text string) bool { return text == "" || strings.HasSuffix(text, "\n") }

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/k3infer/k3/presets"
+)
+
+// commands are the program's, in the order of the help.
+var commands = []func() *cobra.Command{
+	runCommand, tokenizeCommand, detokenizeCommand, inspectCommand, presetsCommand, versionCommand, completionCommand,
+}
+
+// rootCommand is k3 itself.
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "k3",
+		Short: "Run Kimi K3 on the machine you have",
+		Long: "k3 runs Moonshot's Kimi K3, and models of its architecture, on the machine you have, with the memory you give it.\n" +
+			"Without a checkpoint it runs the built-in demonstration model: k3 run --prompt 'The capital of France is'",
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	cobra.EnableCommandSorting = false
+	for _, c := range commands {
+		root.AddCommand(c())
+	}
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(&cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Explain a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := known(root, args); err != nil {
+				return err
+			}
+			c, _, err := root.Find(args)
+			if err != nil {
+				return err
+			}
+			c.InitDefaultHelpFlag()
+			return c.Help()
+		},
+	})
+	return root
+}
+
+// execute runs the command line args.
+func execute(args []string) error {
+	root := rootCommand()
+	root.SetArgs(args)
+	root.InitDefaultHelpCmd()
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		if err := known(root, args[:1]); err != nil {
+			return err
+		}
+	}
+	return root.Execute()
+}
+
+// known refuses the name of a command that does not exist and suggests the nearest.
+func known(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range root.Commands() {
+		if c.Name() == args[0] {
+			return nil
+		}
+		names = append(names, c.Name())
+	}
+	return usagef("unknown command %q%s (k3 help lists them)", args[0], suggestion("", args[0], names))
+}
+
+// suggestion is ", did you mean ...?" with the nearest of the names, or nothing.
+func suggestion(prefix, word string, names []string) string {
+	if n := presets.Nearest(word, names); n != "" {
+		return ", did you mean " + prefix + n + "?"
+	}
+	return ""
+}
+
+// flagError says what is wrong with a flag: the nearest for an unknown one, the range for a value.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var value *pflag.InvalidValueError
+	var missing *pflag.ValueRequiredError
+	switch {
+	case errors.As(err, &unknown):
+		name := unknown.GetSpecifiedName()
+		if unknown.GetSpecifiedShortnames() != "" {
+			return usagef("unknown flag -%s (%s --help lists them)", name, cmd.CommandPath())
+		}
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		return usagef("unknown flag --%s%s (%s --help lists them)", name, suggestion("--", name, names), cmd.CommandPath())
+	case errors.As(err, &value):
+		if value.GetFlag().Value.Type() == "bool" {
+			return usagef("--%s: %q: must be true or false", value.GetFlag().Name, value.GetValue())
+		}
+		return usagef("--%s: %w", value.GetFlag().Name, value.Unwrap())
+	case errors.As(err, &missing):
+		return usagef("--%s: a value is missing", missing.GetFlag().Name)
+	}
+	return usagef("%w", err)
+}
+
+// noArguments refuses arguments that are no flags.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes flags only, not %q (%s --help lists them)", cmd.CommandPath(), args[0], cmd.CommandPath())
+	}
+	return nil
+}
+
+// oneArgument wants exactly one argument, called what in the message.
+func oneArgument(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usagef("%s takes one argument, %s, and got %d", cmd.CommandPath(), what, len(args))
+		}
+		return nil
+	}
+}

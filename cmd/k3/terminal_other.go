@@ -1,0 +1,8 @@
+//go:build !windows
+
+package main
+
+import "os"
+
+// understandsEscapes reports whether the terminal f knows escape sequences.
+func understandsEscapes(*os.File) bool { return os.Getenv("TERM") != "dumb" }
