@@ -1,0 +1,566 @@
+package main
+
+import "fmt"
+
+// The dot products. A function handles `rows` rows and `vectors` vectors at a time and repeats that for a.groups groups of
+// rows. Every (row, vector) pair has the 32 accumulators of the contract in registers: two of AVX-512, four of AVX2.
+// F32 and F16 weights keep their order. BF16 and MXFP4 weights come apart cheaply into the even and the odd elements of a
+// block of 32, so their vectors are packed as 16 even, then 16 odd elements a block ("split", below).
+//
+// With AVX2 and two vectors the registers do not hold the accumulators of enough pairs, so a group is swept twice: for the
+// first 16 elements of each block, then for the others. That changes no order, since accumulators are independent.
+//
+// A row's tail, shorter than a block, is a block of its own, which the caller copies to a.tail and fills up with zeros; the
+// packed vectors are filled up with -0. Their product, -0, changes no accumulator: x + -0 is x, whatever x is.
+
+type dotKernel struct {
+	s             isa
+	format        string
+	rows, vectors int
+	sweeps        int
+}
+
+func (k dotKernel) name() string {
+	return fmt.Sprintf("dot%sR%dV%d%s", k.format, k.rows, k.vectors, k.s.name)
+}
+
+// split says that accumulators hold even and odd elements apart.
+func (k dotKernel) split() bool { return k.format == "BF16" || k.format == "MXFP4" }
+
+// blockBytes is the size of a block of 32 weights.
+func (k dotKernel) blockBytes() int {
+	return map[string]int{"F32": 128, "BF16": 64, "F16": 64, "MXFP4": 16}[k.format]
+}
+
+// parts is the number of accumulator registers of a pair in one sweep.
+func (k dotKernel) parts() int { return 32 / k.s.lanes / k.sweeps }
+
+func (k dotKernel) acc(r, v, part int) int { return (r*k.vectors+v)*k.parts() + part }
+
+func dotVariants(s isa) (all []dotKernel) {
+	shapes := [][3]int{{8, 1, 1}, {1, 1, 1}, {4, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}}
+	if s == avx2 {
+		shapes = [][3]int{{2, 1, 1}, {1, 1, 1}, {3, 2, 2}, {1, 2, 2}}
+	}
+	for _, format := range []string{"F32", "BF16", "F16"} {
+		for _, n := range shapes {
+			all = append(all, dotKernel{s, format, n[0], n[1], n[2]})
+		}
+	}
+	if s == avx2 {
+		return append(all, dotKernel{s, "MXFP4", 2, 1, 1})
+	}
+	return append(all, dotKernel{s, "MXFP4", 4, 1, 1}, dotKernel{s, "MXFP4", 1, 1, 1})
+}
+
+func dotKernels(f *file, s isa) {
+	for _, k := range dotVariants(s) {
+		k.emit(f)
+	}
+}
+
+// Registers of the loops. R14 and R15 stay alone.
+const (
+	rArgs, rCount, rTmp, rAhead, rGroups = "AX", "CX", "BX", "DX", "R13"
+	rW, rW3, rW6, rRow                   = "SI", "DI", "R8", "R9"
+	rX, rXStride, rX3                    = "R10", "R11", "R12"
+)
+
+// weights returns the address of byte off of row r of the group.
+func weights(r, off int) string {
+	base := rW
+	switch r {
+	case 3, 5, 7:
+		base, r = rW3, r-3
+	case 6:
+		base, r = rW6, 0
+	}
+	if r == 0 {
+		return fmt.Sprintf("%d(%s)", off, base)
+	}
+	return fmt.Sprintf("%d(%s)(%s*%d)", off, base, rRow, r)
+}
+
+// vector returns the address of byte off of the current block of vector v.
+func vector(v, off int) string {
+	switch v {
+	case 0:
+		return fmt.Sprintf("%d(%s)", off, rX)
+	case 3:
+		return fmt.Sprintf("%d(%s)(%s*1)", off, rX, rX3)
+	}
+	return fmt.Sprintf("%d(%s)(%s*%d)", off, rX, rXStride, v)
+}
+
+func (k dotKernel) emit(f *file) {
+	pairs := k.rows * k.vectors
+	accs := pairs * k.parts()
+	if k.format == "MXFP4" && k.s == avx2 {
+		accs = 8
+	}
+	f.function(fmt.Sprintf(`%s sets dst[v][r] to the dot product of row r and vector v, for %d rows and %d vectors at a time, and goes on to
+		the next rows until a.groups are done. It is generic.Backend.Dot for %s weights.`, k.name(), k.rows, k.vectors, k.format),
+		k.name(), "a *dotArgs")
+	f.p("MOVQ a+0(FP), %s", rArgs)
+	f.p("MOVQ dotArgs_groups(%s), %s", rArgs, rGroups)
+	if k.vectors > 1 {
+		f.p("MOVQ dotArgs_xStride(%s), %s", rArgs, rXStride)
+		if k.vectors > 3 {
+			f.p("LEAQ (%s)(%s*2), %s", rXStride, rXStride, rX3)
+		}
+	}
+	group := f.newLabel("group")
+	f.p("%s:", group)
+	f.p("MOVQ dotArgs_w(%s), %s", rArgs, rAhead)
+	f.p("ADDQ dotArgs_ahead(%s), %s", rArgs, rAhead)
+	for sweep := range k.sweeps {
+		f.p("MOVQ dotArgs_w(%s), %s", rArgs, rW)
+		f.p("MOVQ dotArgs_row(%s), %s", rArgs, rRow)
+		f.p("MOVQ dotArgs_x(%s), %s", rArgs, rX)
+		k.pointers(f)
+		if k.format == "BF16" && k.s == avx512 {
+			f.p("VMOVUPS %s, %s", f.constant("highHalf", 0xffff0000), k.s.r(k.mask()))
+		}
+		for i := range accs {
+			f.p("VXORPS %s, %s, %s", k.s.x(i), k.s.x(i), k.s.x(i))
+		}
+		f.p("MOVQ dotArgs_blocks(%s), %s", rArgs, rCount)
+		tail, loop, done := f.newLabel("tail"), f.newLabel("block"), f.newLabel("done")
+		f.p("TESTQ %s, %s", rCount, rCount)
+		f.p("JZ %s", tail)
+		f.p("%s:", loop)
+		k.block(f, sweep, accs)
+		if sweep == 0 && k.vectors <= 2 {
+			// Ask for the rows of the next group, in the order they lie in memory.
+			n := k.rows * k.blockBytes()
+			for i := 0; i < n; i += 64 {
+				f.p("PREFETCHT0 %d(%s)", i, rAhead)
+			}
+			f.p("ADDQ $%d, %s", n, rAhead)
+		}
+		k.advance(f)
+		f.p("ADDQ $128, %s", rX)
+		f.p("DECQ %s", rCount)
+		f.p("JNZ %s", loop)
+		f.p("%s:", tail)
+		if k.format != "MXFP4" {
+			f.p("MOVQ dotArgs_tail(%s), %s", rArgs, rW)
+			f.p("TESTQ %s, %s", rW, rW)
+			f.p("JZ %s", done)
+			f.p("MOVQ dotArgs_tailX(%s), %s", rArgs, rX)
+			f.p("MOVQ $128, %s", rRow)
+			k.pointers(f)
+			k.block(f, sweep, accs)
+			f.p("%s:", done)
+		}
+		if sweep < k.sweeps-1 {
+			for i := range accs {
+				f.p("VMOVUPS %s, dotArgs_spill+%d(%s)", k.s.r(i), 32*i, rArgs)
+			}
+		}
+	}
+	k.reduce(f, accs)
+	// On to the next group.
+	f.p("MOVQ dotArgs_row(%s), %s", rArgs, rTmp)
+	f.p("IMUL3Q $%d, %s, %s", k.rows, rTmp, rTmp)
+	f.p("ADDQ %s, dotArgs_w(%s)", rTmp, rArgs)
+	if k.format == "MXFP4" {
+		f.p("MOVQ dotArgs_scaleRow(%s), %s", rArgs, rTmp)
+		f.p("IMUL3Q $%d, %s, %s", k.rows, rTmp, rTmp)
+		f.p("ADDQ %s, dotArgs_scale(%s)", rTmp, rArgs)
+	} else {
+		none := f.newLabel("next")
+		f.p("CMPQ dotArgs_tail(%s), $0", rArgs)
+		f.p("JEQ %s", none)
+		f.p("ADDQ $%d, dotArgs_tail(%s)", 128*k.rows, rArgs)
+		f.p("%s:", none)
+	}
+	f.p("ADDQ $%d, dotArgs_dst(%s)", 4*k.rows, rArgs)
+	f.p("DECQ %s", rGroups)
+	f.p("JNZ %s", group)
+	f.p("VZEROUPPER")
+	f.p("RET")
+}
+
+// pointers sets up the row pointers that weights needs besides rW.
+func (k dotKernel) pointers(f *file) {
+	if k.rows > 3 {
+		f.p("LEAQ (%s)(%s*2), %s", rW, rRow, rW3)
+		f.p("ADDQ %s, %s", rRow, rW3)
+	}
+	if k.rows > 6 {
+		f.p("LEAQ (%s)(%s*2), %s", rW3, rRow, rW6)
+		f.p("ADDQ %s, %s", rRow, rW6)
+	}
+	if k.format == "MXFP4" {
+		f.p("MOVQ dotArgs_scale(%s), %s", rArgs, rScale)
+		f.p("MOVQ dotArgs_scaleRow(%s), %s", rArgs, rScaleRow)
+		f.p("LEAQ (%s)(%s*2), %s", rScale, rScaleRow, rScale3)
+		f.p("ADDQ %s, %s", rScaleRow, rScale3)
+		f.p("MOVQ dotArgs_table(%s), %s", rArgs, rTable)
+	}
+}
+
+func (k dotKernel) advance(f *file) {
+	n := k.blockBytes()
+	f.p("ADDQ $%d, %s", n, rW)
+	if k.rows > 3 {
+		f.p("ADDQ $%d, %s", n, rW3)
+	}
+	if k.rows > 6 {
+		f.p("ADDQ $%d, %s", n, rW6)
+	}
+	if k.format == "MXFP4" {
+		f.p("INCQ %s", rScale)
+		f.p("INCQ %s", rScale3)
+	}
+}
+
+// place returns the offsets of the weights (in a row's block) and of the vector elements (in a packed block) that belong to
+// an accumulator register.
+func (k dotKernel) place(sweep, part int) (w, x int) {
+	if !k.split() {
+		at := sweep*64 + part*k.s.bytes()
+		return at * k.blockBytes() / 128, at
+	}
+	if k.s == avx512 {
+		return 0, 64 * part
+	}
+	quarter := sweep + part/2
+	return 32 * quarter, 64*(part%2) + 32*quarter
+}
+
+// widen puts the weights of a part into register t.
+func (k dotKernel) widen(f *file, r, w, part, t int) {
+	switch {
+	case k.format == "F32":
+		f.p("VMOVUPS %s, %s", weights(r, w), k.s.r(t))
+	case k.format == "F16":
+		f.p("VCVTPH2PS %s, %s", weights(r, w), k.s.r(t))
+	case k.s == avx512 && part%2 == 0:
+		f.p("VPSLLD $16, %s, %s", weights(r, w), k.s.r(t))
+	case k.s == avx512:
+		f.p("VPANDD %s, %s, %s", weights(r, w), k.s.r(k.mask()), k.s.r(t))
+	case part%2 == 0:
+		f.p("VMOVUPS %s, %s", weights(r, w), k.s.r(t))
+		f.p("VPSLLD $16, %s, %s", k.s.r(t), k.s.r(t))
+	default:
+		f.p("VMOVUPS %s, %s", weights(r, w), k.s.r(t))
+		f.p("VANDPS %s, %s, %s", f.constant("highHalf", 0xffff0000), k.s.r(t), k.s.r(t))
+	}
+}
+
+// mask is the register that holds highHalf in AVX-512 code.
+func (k dotKernel) mask() int { return k.s.regs - 1 }
+
+// block adds one block of 32 to the accumulators.
+func (k dotKernel) block(f *file, sweep, accs int) {
+	if k.format == "MXFP4" {
+		k.blockMXFP4(f, accs)
+		return
+	}
+	free := accs
+	for part := range k.parts() {
+		w, x := k.place(sweep, part)
+		if k.vectors == 1 {
+			xr := free
+			f.p("VMOVUPS %s, %s", vector(0, x), k.s.r(xr))
+			for r := range k.rows {
+				if k.format == "F32" {
+					f.p("VFMADD231PS %s, %s, %s", weights(r, w), k.s.r(xr), k.s.r(k.acc(r, 0, part)))
+					continue
+				}
+				t := free + 1 + r%2
+				k.widen(f, r, w, part, t)
+				f.p("VFMADD231PS %s, %s, %s", k.s.r(t), k.s.r(xr), k.s.r(k.acc(r, 0, part)))
+			}
+			continue
+		}
+		for r := range k.rows {
+			k.widen(f, r, w, part, free+r)
+		}
+		for v := range k.vectors {
+			if k.rows == 1 {
+				f.p("VFMADD231PS %s, %s, %s", vector(v, x), k.s.r(free), k.s.r(k.acc(0, v, part)))
+				continue
+			}
+			xr := free + k.rows
+			f.p("VMOVUPS %s, %s", vector(v, x), k.s.r(xr))
+			for r := range k.rows {
+				f.p("VFMADD231PS %s, %s, %s", k.s.r(free+r), k.s.r(xr), k.s.r(k.acc(r, v, part)))
+			}
+		}
+	}
+}
+
+// Registers of the MXFP4 loops, which have one vector and at most four rows.
+const rScale, rScaleRow, rScale3, rTable = "R11", "R12", "R8", "R14"
+
+// blockMXFP4 looks the weights up in the table of their scale byte, which holds all 16 of them, signs included.
+//
+// AVX-512: 16 float32 a scale; the bytes of a group, as 32-bit lanes, are the indices of the even elements (a permutation
+// uses four bits of an index), and shifted right by four those of the odd ones.
+//
+// AVX2: 16 upper bytes and 16 lower bytes of the bfloat16 each weight is. Two rows lie side by side in the halves of a
+// register, so that the accumulators of a row are eight registers of four.
+func (k dotKernel) blockMXFP4(f *file, accs int) {
+	scale := func(r int) string {
+		switch r {
+		case 0:
+			return fmt.Sprintf("(%s)", rScale)
+		case 3:
+			return fmt.Sprintf("(%s)", rScale3)
+		}
+		return fmt.Sprintf("(%s)(%s*%d)", rScale, rScaleRow, r)
+	}
+	if k.s == avx512 {
+		f.p("VMOVUPS (%s), Z%d", rX, accs)
+		f.p("VMOVUPS 64(%s), Z%d", rX, accs+1)
+		for r := range k.rows {
+			t := accs + 2 + 4*r
+			f.p("MOVBLZX %s, %s", scale(r), rTmp)
+			f.p("SHLQ $6, %s", rTmp)
+			f.p("VPMOVZXBD %s, Z%d", weights(r, 0), t)
+			f.p("VMOVUPS (%s)(%s*1), Z%d", rTable, rTmp, t+1)
+			f.p("VPERMPS Z%d, Z%d, Z%d", t+1, t, t+2)
+			f.p("VPSRLD $4, Z%d, Z%d", t, t)
+			f.p("VPERMPS Z%d, Z%d, Z%d", t+1, t, t+3)
+			f.p("VFMADD231PS Z%d, Z%d, Z%d", t+2, accs, k.acc(r, 0, 0))
+			f.p("VFMADD231PS Z%d, Z%d, Z%d", t+3, accs+1, k.acc(r, 0, 1))
+		}
+		return
+	}
+	const low, high, upper, lower, word, wide, x = 8, 9, 10, 11, 12, 13, 14
+	f.p("MOVBLZX %s, %s", scale(0), rTmp)
+	f.p("SHLQ $5, %s", rTmp)
+	f.p("MOVBLZX %s, R15", scale(1))
+	f.p("SHLQ $5, R15")
+	f.p("VMOVDQU %s, X%d", weights(0, 0), low)
+	f.p("VINSERTI128 $1, %s, Y%d, Y%d", weights(1, 0), low, low)
+	f.p("VMOVDQU (%s)(%s*1), X%d", rTable, rTmp, upper)
+	f.p("VINSERTI128 $1, (%s)(R15*1), Y%d, Y%d", rTable, upper, upper)
+	f.p("VMOVDQU 16(%s)(%s*1), X%d", rTable, rTmp, lower)
+	f.p("VINSERTI128 $1, 16(%s)(R15*1), Y%d, Y%d", rTable, lower, lower)
+	f.p("VPSHUFB %s, Y%d, Y%d", f.constant("quads", 0x05010400, 0x07030602, 0x0d090c08, 0x0f0b0e0a), low, low)
+	f.p("VPSRLW $4, Y%d, Y%d", low, high)
+	f.p("VPAND %s, Y%d, Y%d", f.constant("nibble", 0x0f0f0f0f), low, low)
+	f.p("VPAND %s, Y%d, Y%d", f.constant("nibble", 0x0f0f0f0f), high, high)
+	for odd, index := range []int{low, high} {
+		// The index register is used up by its own lookups.
+		f.p("VPSHUFB Y%d, Y%d, Y%d", index, upper, word)
+		f.p("VPSHUFB Y%d, Y%d, Y%d", index, lower, index)
+		for half, op := range []string{"VPUNPCKLBW", "VPUNPCKHBW"} {
+			at := 64*odd + 32*half
+			f.p("%s Y%d, Y%d, Y%d", op, word, index, wide)
+			f.p("VBROADCASTF128 %d(%s), Y%d", at, rX, x)
+			f.p("VPSLLD $16, Y%d, Y15", wide)
+			f.p("VFMADD231PS Y15, Y%d, Y%d", x, 4*odd+2*half)
+			f.p("VBROADCASTF128 %d(%s), Y%d", at+16, rX, x)
+			f.p("VPAND %s, Y%d, Y%d", f.constant("highHalf", 0xffff0000), wide, wide)
+			f.p("VFMADD231PS Y%d, Y%d, Y%d", wide, x, 4*odd+2*half+1)
+		}
+	}
+}
+
+// reduce adds up the accumulators in the order of the contract and stores the sums.
+func (k dotKernel) reduce(f *file, accs int) {
+	var out int
+	if k.format == "MXFP4" && k.s == avx2 {
+		// Registers: even elements 0.. 8.. 16.. 24.., then the odd ones; a row in each half.
+		for _, p := range [][2]int{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {0, 1}, {4, 5}} {
+			f.p("VADDPS Y%d, Y%d, Y%d", p[1], p[0], p[0])
+		}
+		n := network{f: f, s: k.s, free: []int{8, 9}}
+		out = n.merge(0, 4, 2)
+		out = n.merge(out, out, 1)
+		f.p("VMOVSHDUP Y%d, Y8", out)
+		f.p("VADDPS Y8, Y%d, Y%d", out, out)
+		k.canonical(f, out)
+		f.p("MOVQ dotArgs_dst(%s), %s", rArgs, rTmp)
+		f.p("VMOVSS X%d, (%s)", out, rTmp)
+		f.p("VEXTRACTF128 $1, Y%d, X%d", out, out)
+		f.p("VMOVSS X%d, 4(%s)", out, rTmp)
+		return
+	}
+	// First bring each pair to one register of sums (two where even and odd elements are apart).
+	perPair := k.parts()
+	per := 1
+	if k.split() {
+		per = 2
+	}
+	for i := range k.rows * k.vectors {
+		base := i * perPair
+		if k.sweeps == 2 {
+			for p := range perPair {
+				f.p("VADDPS dotArgs_spill+%d(%s), %s, %s", 32*(base+p), rArgs, k.s.r(base+p), k.s.r(base+p))
+			}
+		}
+		for h := perPair * k.sweeps / 2; h >= per; h /= 2 {
+			if h >= perPair {
+				continue // done with the spilled half
+			}
+			for p := range h {
+				f.p("VADDPS %s, %s, %s", k.s.r(base+p+h), k.s.r(base+p), k.s.r(base+p))
+			}
+		}
+	}
+	// Then merge registers, halving the lanes of each: the sum at index i ends up in 128-bit lane i%quads, slot i/quads.
+	quads := k.s.lanes / 4
+	n := network{f: f, s: k.s}
+	for i := accs; i < k.s.regs; i++ {
+		n.free = append(n.free, i)
+	}
+	place := func(r, v int) (lane, slot int) {
+		if k.vectors == 1 {
+			return r / 4, r % 4
+		}
+		return v, r
+	}
+	var finals []int
+	for net := range per {
+		items := make([]int, 4*quads)
+		for i := range items {
+			items[i] = -1
+		}
+		used := false
+		for r := range k.rows {
+			for v := range k.vectors {
+				lane, slot := place(r, v)
+				base := (r*k.vectors + v) * perPair
+				if per == 1 {
+					items[quads*slot+lane] = base
+					used = true
+				} else if slot/2 == net {
+					items[quads*(2*(slot%2))+lane] = base
+					items[quads*(2*(slot%2)+1)+lane] = base + 1
+					used = true
+				}
+			}
+		}
+		if used {
+			finals = append(finals, n.run(items))
+		}
+	}
+	out = finals[0]
+	if per == 2 {
+		out = n.merge(out, finals[len(finals)-1], 1) // even + odd
+	}
+	k.canonical(f, out)
+	// Lane v holds the rows of vector v (or row 4*lane+slot where there is one vector).
+	f.p("MOVQ dotArgs_dst(%s), %s", rArgs, rTmp)
+	if k.vectors == 1 {
+		for r := 0; r < k.rows; r += 4 {
+			k.store(f, out, r/4, min(4, k.rows-r), fmt.Sprintf("%d(%s)", 4*r, rTmp), fmt.Sprintf("%d(%s)", 4*r+8, rTmp))
+		}
+		return
+	}
+	for v := range k.vectors {
+		k.store(f, out, v, k.rows, fmt.Sprintf("(%s)", rTmp), fmt.Sprintf("8(%s)", rTmp))
+		if v < k.vectors-1 {
+			f.p("ADDQ dotArgs_stride(%s), %s", rArgs, rTmp)
+		}
+	}
+}
+
+// store writes the first n elements of a 128-bit lane of a register to at (and the third to third).
+func (k dotKernel) store(f *file, out, lane, n int, at, third string) {
+	x := out
+	if lane > 0 {
+		x = 15
+		if x == out {
+			x = 14
+		}
+		op := "VEXTRACTF128"
+		if k.s == avx512 {
+			op = "VEXTRACTF32X4"
+		}
+		f.p("%s $%d, %s, X%d", op, lane, k.s.r(out), x)
+	}
+	switch n {
+	case 1:
+		f.p("VMOVSS X%d, %s", x, at)
+	case 2:
+		f.p("VMOVLPS X%d, %s", x, at)
+	case 3:
+		f.p("VMOVLPS X%d, %s", x, at)
+		f.p("VEXTRACTPS $2, X%d, %s", x, third)
+	default:
+		f.p("VMOVUPS X%d, %s", x, at)
+	}
+}
+
+// canonical replaces the NaNs of a register.
+func (k dotKernel) canonical(f *file, r int) {
+	nan := f.constant("canonicalNaN", 0x7fc00000)
+	if k.s == avx512 {
+		f.p("VCMPPS $3, Z%d, Z%d, K1", r, r)
+		f.p("VMOVUPS %s, K1, Z%d", nan, r)
+		return
+	}
+	t := 15
+	if t == r {
+		t = 14
+	}
+	f.p("VCMPPS $3, Y%d, Y%d, Y%d", r, r, t)
+	f.p("VBLENDVPS Y%d, %s, Y%d, Y%d", t, nan, r, r)
+}
+
+// network adds up the lanes of several registers at once: a step takes two registers and leaves one whose halves are the
+// sums of the halves of each.
+type network struct {
+	f    *file
+	s    isa
+	free []int
+}
+
+// merge adds lane l+h to lane l of registers a and b and returns the register with the remaining lanes of both.
+func (n *network) merge(a, b, h int) int {
+	var op string
+	var low, high int
+	switch h {
+	case 8:
+		op, low, high = "VSHUFF64X2", 0x44, 0xee
+	case 4:
+		op, low, high = "VSHUFF64X2", 0x88, 0xdd
+		if n.s == avx2 {
+			op, low, high = "VPERM2F128", 0x20, 0x31
+		}
+	case 2:
+		op, low, high = "VSHUFPS", 0x44, 0xee
+	case 1:
+		op, low, high = "VSHUFPS", 0x88, 0xdd
+	}
+	t := n.free[0]
+	n.f.p("%s $0x%02x, %s, %s, %s", op, low, n.s.r(b), n.s.r(a), n.s.r(t))
+	n.f.p("%s $0x%02x, %s, %s, %s", op, high, n.s.r(b), n.s.r(a), n.s.r(a))
+	n.f.p("VADDPS %s, %s, %s", n.s.r(a), n.s.r(t), n.s.r(a))
+	if b != a {
+		n.free = append(n.free, b)
+	}
+	return a
+}
+
+// run merges items (register numbers, -1 for none) down to one register.
+func (n *network) run(items []int) int {
+	for h := n.s.lanes / 2; h > 0; h /= 2 {
+		var next []int
+		for i := 0; i < len(items); i += 2 {
+			a, b := items[i], -1
+			if i+1 < len(items) {
+				b = items[i+1]
+			}
+			switch {
+			case a < 0 && b < 0:
+				next = append(next, -1)
+			case b < 0:
+				next = append(next, n.merge(a, a, h))
+			case a < 0:
+				panic("a gap in the items")
+			default:
+				next = append(next, n.merge(a, b, h))
+			}
+		}
+		items = next
+	}
+	return items[0]
+}

@@ -1,0 +1,4 @@
+// Package amd64 has the vector backends of x86-64: "avx2" and "avx512". README.md in this folder explains how the assembly
+// is made and why it is as it is. Everywhere else, and with the build tag noasm, the package registers the two names and
+// says why they cannot run.
+package amd64

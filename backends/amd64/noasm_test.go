@@ -1,0 +1,5 @@
+//go:build noasm
+
+package amd64_test
+
+const noasm = true
