@@ -1,0 +1,188 @@
+package tape
+
+import (
+	"fmt"
+
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/kernel"
+)
+
+// DefaultTileBytes is the size that tiles are cut to, about: large enough for the disk to be at its best, small enough that
+// two of them are nothing in the smallest budget.
+const DefaultTileBytes = 16 << 20
+
+// Locate says where the bytes of a tensor are: in a shard, or in a pack.
+type Locate func(checkpoint.Tensor) (file disk.File, off int64, err error)
+
+// Shards locates tensors in the checkpoint's own files.
+func Shards(m *checkpoint.Model) Locate {
+	return func(t checkpoint.Tensor) (disk.File, int64, error) { return m.Shard(t.Shard), t.Offset, nil }
+}
+
+// Tiles is a tape cut up. It depends on the matrices alone, never on the memory there is.
+//
+// The tiles are grouped into segments of consecutive ones, each about as large as a tile may be: what is read at once, and
+// kept or not kept in memory. A large matrix has one tile a segment; small matrices share one, and are one read where they
+// are neighbours in their file.
+type Tiles struct {
+	matrices []Matrix
+	locate   Locate
+	tiles    []tile
+	segments []segment
+	first    []int // first tile of each matrix, and the number of tiles
+	bytes    int64
+	largest  int
+}
+
+// tile is where a tile lies.
+type tile struct {
+	matrix, row, rows int
+	segment           int
+	at, bytes         int // in the segment's buffer
+}
+
+type segment struct {
+	disk.Arrangement
+	end int // tile behind its last
+}
+
+// Cut cuts the matrices into tiles of at most tileBytes (0 is DefaultTileBytes), or of one Unit of rows where that is more.
+func Cut(matrices []Matrix, locate Locate, tileBytes int) (*Tiles, error) {
+	if tileBytes <= 0 {
+		tileBytes = DefaultTileBytes
+	}
+	t := &Tiles{matrices: matrices, locate: locate}
+	var parts []disk.Part
+	filled := 0
+	flush := func() {
+		if len(parts) == 0 {
+			return
+		}
+		a := disk.Arrange(parts)
+		for i, at := range a.At {
+			t.tiles[len(t.tiles)-len(parts)+i].at = at
+		}
+		t.segments = append(t.segments, segment{a, len(t.tiles)})
+		t.bytes += int64(a.Size)
+		t.largest = max(t.largest, a.Size)
+		parts, filled = nil, 0
+	}
+	for i, m := range matrices {
+		file, off, err := locate(m.Tensor)
+		if err == nil {
+			err = m.check()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("tape: cut %s: %w", m.Tensor, err)
+		}
+		t.first = append(t.first, len(t.tiles))
+		row := m.Format.RowBytes(m.Cols)
+		// As few tiles as there can be, as equal as the units allow.
+		units := m.Rows / m.Unit
+		most := max(1, tileBytes/(row*m.Unit))
+		count := (units + most - 1) / most
+		for n := range count {
+			from, to := n*units/count*m.Unit, (n+1)*units/count*m.Unit
+			bytes := (to - from) * row
+			if filled+bytes > tileBytes {
+				flush()
+			}
+			t.tiles = append(t.tiles, tile{matrix: i, row: from, rows: to - from, segment: len(t.segments), bytes: bytes})
+			parts = append(parts, disk.Part{File: file, Off: off + int64(from)*int64(row), Len: bytes})
+			filled += bytes
+		}
+	}
+	flush()
+	t.first = append(t.first, len(t.tiles))
+	return t, nil
+}
+
+func (m Matrix) check() error {
+	switch {
+	case m.Rows < 1 || m.Cols < 1 || m.Unit < 1 || m.Rows%m.Unit != 0:
+		return fmt.Errorf("%d rows of %d in units of %d", m.Rows, m.Cols, m.Unit)
+	case m.Format == kernel.MXFP4:
+		return fmt.Errorf("%v has scales, which a tile of the tape has not", m.Format)
+	case m.Tensor.Bytes != int64(m.Rows)*int64(m.Format.RowBytes(m.Cols)):
+		return fmt.Errorf("%d bytes for %dx%d %v", m.Tensor.Bytes, m.Rows, m.Cols, m.Format)
+	}
+	return nil
+}
+
+// Bytes is the memory that holds all tiles.
+func (t *Tiles) Bytes() int64 { return t.bytes }
+
+// BufferBytes is the memory of one buffer of the ring.
+func (t *Tiles) BufferBytes() int { return t.largest }
+
+// Len is the number of tiles.
+func (t *Tiles) Len() int { return len(t.tiles) }
+
+// tensorAt is the tensor of segment s that has byte off of a file, or begins behind it.
+func (t *Tiles) tensorAt(s int, file string, off int64) checkpoint.Tensor {
+	best, distance := t.matrices[t.tiles[t.begin(s)].matrix].Tensor, int64(-1)
+	for _, x := range t.tiles[t.begin(s):t.segments[s].end] {
+		m := t.matrices[x.matrix]
+		f, start, err := t.locate(m.Tensor)
+		if err != nil || f.Name() != file {
+			continue
+		}
+		start += int64(x.row) * int64(m.Format.RowBytes(m.Cols))
+		if d := start + int64(x.bytes) - off; d > 0 && (distance < 0 || d < distance) {
+			best, distance = m.Tensor, d
+		}
+	}
+	return best
+}
+
+// begin is the first tile of segment s.
+func (t *Tiles) begin(s int) int {
+	if s == 0 {
+		return 0
+	}
+	return t.segments[s-1].end
+}
+
+// requestBytes is what a read costs, expressed in bytes.
+const requestBytes = 256 << 10
+
+// pin chooses the segments to keep in at most budget bytes.
+//
+// Every pass needs every tile once, so a byte kept saves a byte read wherever it is, with two exceptions: lm_head, which
+// passes over a prompt leave out, comes last; and segments of many small reads, which cost the disk more than their bytes,
+// come first. Within a kind the choice is spread evenly along the tape, so that the ring is filled with what is not kept
+// while the pass works through what is.
+func (t *Tiles) pin(budget int64) []bool {
+	const costly, plain, head, kinds = 0, 1, 2, 3
+	kind := func(s int) int {
+		switch {
+		case t.tiles[t.begin(s)].matrix == len(t.matrices)-1:
+			return head
+		case 4*requestBytes*t.segments[s].Reads() > t.segments[s].Size:
+			return costly
+		}
+		return plain
+	}
+	var total [kinds]int64
+	for s := range t.segments {
+		total[kind(s)] += int64(t.segments[s].Size)
+	}
+	keep := make([]bool, len(t.segments))
+	for k := range kinds {
+		give := min(max(budget, 0), total[k])
+		budget -= give
+		share, owed := float64(give)/float64(max(total[k], 1)), 0.0
+		for s := range t.segments {
+			if size := t.segments[s].Size; kind(s) == k {
+				owed += float64(size) * share
+				if owed >= float64(size) && int64(size) <= give {
+					owed -= float64(size)
+					give -= int64(size)
+					keep[s] = true
+				}
+			}
+		}
+	}
+	return keep
+}

@@ -1,0 +1,492 @@
+package tape_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/disk/disktest"
+	"github.com/k3infer/k3/core/kernel"
+	"github.com/k3infer/k3/core/memory"
+	"github.com/k3infer/k3/core/tape"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// trunk is a made-up trunk: random matrices, strewn over a few files.
+type trunk struct {
+	matrices []tape.Matrix
+	data     disktest.Memory
+	files    *disktest.Faulty
+	open     map[string]disk.File
+}
+
+func newTrunk(t testing.TB, r *rand.Rand, count, maxRows int) *trunk {
+	t.Helper()
+	k := &trunk{data: disktest.Memory{}, open: map[string]disk.File{}}
+	shards := 1 + r.IntN(3)
+	for i := range count {
+		m := tape.Matrix{Cols: 1 + r.IntN(200), Unit: 1, Format: []kernel.Format{kernel.F32, kernel.BF16, kernel.F16}[r.IntN(3)]}
+		if r.IntN(4) == 0 {
+			m.Unit = 1 + r.IntN(9)
+		}
+		m.Rows = m.Unit * (1 + r.IntN(maxRows/m.Unit))
+		shard := r.IntN(shards)
+		name := fmt.Sprintf("shard%d", shard)
+		p := k.data[name]
+		for n := r.IntN(3) * r.IntN(100); n > 0; n-- {
+			p = append(p, 0xee) // other tensors
+		}
+		m.Tensor = checkpoint.Tensor{Name: fmt.Sprintf("matrix%d", i), Shard: shard, Offset: int64(len(p)),
+			Bytes: int64(m.Rows * m.Format.RowBytes(m.Cols))}
+		for range m.Tensor.Bytes {
+			p = append(p, byte(r.Uint32()))
+		}
+		k.data[name] = p
+		k.matrices = append(k.matrices, m)
+	}
+	k.files = disktest.Wrap(k.data, nil)
+	k.files.Direct = disktest.Direct(r.IntN(4))
+	for name := range k.data {
+		f, err := k.files.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.open[name] = f
+		t.Cleanup(func() { f.Close() })
+	}
+	return k
+}
+
+func (k *trunk) locate(x checkpoint.Tensor) (disk.File, int64, error) {
+	return k.open[fmt.Sprintf("shard%d", x.Shard)], x.Offset, nil
+}
+
+func (k *trunk) want(x tape.Tile) []byte {
+	m := k.matrices[x.Matrix]
+	row := m.Format.RowBytes(m.Cols)
+	return k.data[fmt.Sprintf("shard%d", m.Tensor.Shard)][m.Tensor.Offset:][x.Row*row : (x.Row+x.Rows)*row]
+}
+
+func (k *trunk) cut(t testing.TB, tileBytes int) *tape.Tiles {
+	t.Helper()
+	tiles, err := tape.Cut(k.matrices, k.locate, tileBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tiles
+}
+
+func openTape(t testing.TB, tiles *tape.Tiles, o tape.Options) *tape.Stream {
+	t.Helper()
+	s, err := tape.Open(tiles, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// play checks a pass over the first n matrices, up to `tiles` tiles. busy is how long a tile is computed with.
+func (k *trunk) play(ctx context.Context, s *tape.Stream, n, tiles int, busy func()) (played []string, err error) {
+	r, err := s.Start(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	matrix, row := 0, 0
+	for ; tiles > 0; tiles-- {
+		x, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			if matrix != n {
+				return nil, fmt.Errorf("ended at matrix %d row %d", matrix, row)
+			}
+			return played, nil
+		}
+		if err != nil {
+			return played, err
+		}
+		if x.Matrix != matrix || x.Row != row {
+			return nil, fmt.Errorf("matrix %d row %d came, want matrix %d row %d", x.Matrix, x.Row, matrix, row)
+		}
+		m := k.matrices[matrix]
+		if x.Format != m.Format || x.Cols != m.Cols || x.Stride != m.Cols || x.Rows%m.Unit != 0 || x.Rows == 0 {
+			return nil, fmt.Errorf("matrix %d: bad tile %+v", matrix, x.Tile)
+		}
+		for range 2 {
+			if !bytes.Equal(x.Data, k.want(x)) {
+				return nil, fmt.Errorf("matrix %d row %d: other bytes", matrix, row)
+			}
+			busy()
+		}
+		played = append(played, fmt.Sprint(x.Matrix, x.Row, x.Rows))
+		if row += x.Rows; row == m.Rows {
+			matrix, row = matrix+1, 0
+		}
+		x.Release()
+		x.Release() // must not count twice
+	}
+	return played, nil
+}
+
+func TestEveryBudgetPlaysTheSameTiles(t *testing.T) {
+	seeds := 60
+	if testing.Short() {
+		seeds = 15
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 1))
+			k := newTrunk(t, r, 1+r.IntN(20), 300)
+			tileBytes := 1 << (8 + r.IntN(9))
+			tiles := k.cut(t, tileBytes)
+			var want []string
+			for range 4 {
+				pool := disk.NewPool(disk.Config{Readers: 1 + r.IntN(4), Piece: 1 << (10 + r.IntN(6))})
+				var account memory.Account
+				pinned := r.Int64N(tiles.Bytes() + 1)
+				if r.IntN(3) == 0 {
+					pinned = []int64{0, tiles.Bytes()}[r.IntN(2)]
+				}
+				ring := 1 + r.IntN(3)
+				s := openTape(t, tiles, tape.Options{Pool: pool, Account: &account, Pinned: pinned, Ring: ring})
+				var total int64
+				for _, n := range account.Bytes() {
+					total += n
+				}
+				if most := pinned + int64(ring*tiles.BufferBytes()); total > most {
+					t.Errorf("took %d bytes of %d", total, most)
+				}
+				busy := func() {
+					if r.IntN(4) == 0 {
+						runtime.Gosched()
+					}
+				}
+				for range 4 {
+					if r.IntN(2) == 0 { // a pass that ends early
+						if _, err := k.play(t.Context(), s, 1+r.IntN(len(k.matrices)), r.IntN(tiles.Len()+1), busy); err != nil {
+							t.Fatal(err)
+						}
+					}
+					got, err := k.play(t.Context(), s, len(k.matrices), 1<<30, busy)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if want == nil {
+						want = got
+					}
+					if fmt.Sprint(got) != fmt.Sprint(want) {
+						t.Fatalf("played %v, and before %v", got, want)
+					}
+				}
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+				pool.Close()
+				if left := account.Bytes(); len(left) != 0 {
+					t.Errorf("not given back: %v", left)
+				}
+			}
+		})
+	}
+}
+
+func TestABufferBeingComputedFromIsNotOverwritten(t *testing.T) {
+	for ring := 1; ring <= 3; ring++ {
+		t.Run(fmt.Sprint(ring), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(7, uint64(ring)))
+			k := newTrunk(t, r, 8, 300)
+			tiles := k.cut(t, 8<<10)
+			pool := disk.NewPool(disk.Config{Readers: 4, Piece: 4096})
+			defer pool.Close()
+			s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Ring: ring})
+			defer s.Close()
+			if _, err := k.play(t.Context(), s, 8, 1<<30, func() { time.Sleep(100 * time.Microsecond) }); err != nil {
+				t.Fatal(err)
+			}
+			// Nor when its pass was closed.
+			for range 20 {
+				p, err := s.Start(t.Context(), 8)
+				if err != nil {
+					t.Fatal(err)
+				}
+				x, err := p.Next()
+				for range r.IntN(5) {
+					x.Release()
+					x, err = p.Next()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Close()
+				p, err = s.Start(t.Context(), 8)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := p.Next(); err == nil {
+					t.Fatal("two tiles were lent at a time")
+				}
+				time.Sleep(time.Millisecond)
+				if !bytes.Equal(x.Data, k.want(x)) {
+					t.Fatal("overwritten")
+				}
+				x.Release()
+				if x, err = p.Next(); err != nil || x.Row != 0 || !bytes.Equal(x.Data, k.want(x)) {
+					t.Fatal("the next pass does not begin at the beginning", err)
+				}
+				x.Release()
+				p.Close()
+			}
+		})
+	}
+}
+
+func TestPinnedBytesAreReadOnceAndTheOthersOncePerPass(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	k := newTrunk(t, r, 12, 300)
+	tiles := k.cut(t, 8<<10)
+	var weights int64
+	for _, m := range k.matrices {
+		weights += m.Tensor.Bytes
+	}
+	for _, pinned := range []int64{0, tiles.Bytes() / 2, tiles.Bytes()} {
+		pool := disk.NewPool(disk.Config{Readers: 2})
+		s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Pinned: pinned, Ring: 2})
+		const passes = 8
+		for range passes {
+			if _, err := k.play(t.Context(), s, 12, 1<<30, func() {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Close() // and no load is under way
+		stats := s.Stats()
+		pool.Close()
+		kept := pinned * weights / tiles.Bytes()
+		want := passes*weights - (passes-1)*kept
+		slack := int64(2*tiles.BufferBytes()) + weights/6
+		if d := stats.Read - want; d > slack || d < -slack || pinned == tiles.Bytes() && stats.Read != weights {
+			t.Errorf("%d of %d bytes pinned: read %d, want about %d", pinned, tiles.Bytes(), stats.Read, want)
+		}
+		var sum int64
+		for _, m := range stats.Matrices {
+			sum += m.Read
+		}
+		if sum != stats.Read {
+			t.Errorf("the matrices read %d, all %d", sum, stats.Read)
+		}
+	}
+}
+
+func TestTheRingIsFilledAcrossTheEndOfAPass(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	k := newTrunk(t, r, 6, 300)
+	tiles := k.cut(t, 8<<10)
+	pool := disk.NewPool(disk.Config{Readers: 2})
+	defer pool.Close()
+	s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Ring: 2})
+	defer s.Close()
+	if _, err := k.play(t.Context(), s, 6, 1<<30, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	settled := pool.Stats().Ahead
+	for range 100 {
+		time.Sleep(2 * time.Millisecond)
+		if n := pool.Stats().Ahead; n == settled {
+			break
+		} else {
+			settled = n
+		}
+	}
+	k.files.Set(func(io.ReaderAt, string, []byte, int64) (int, error) { return 0, syscall.EIO })
+	p, err := s.Start(t.Context(), 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	x, err := p.Next()
+	if err != nil {
+		t.Fatal("the beginning was not read ahead:", err)
+	}
+	if !bytes.Equal(x.Data, k.want(x)) {
+		t.Error("other bytes")
+	}
+	x.Release()
+}
+
+func TestAFailedReadNamesFileOffsetAndTensorAndTheNextPassTriesAgain(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 1))
+	k := newTrunk(t, r, 10, 300)
+	tiles := k.cut(t, 8<<10)
+	broken := errors.New("broken")
+	for _, m := range k.matrices[1:] {
+		for _, pinned := range []int64{0, tiles.Bytes()} {
+			pool := disk.NewPool(disk.Config{Readers: 2})
+			s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Pinned: pinned, Ring: 2})
+			file, off := fmt.Sprintf("shard%d", m.Tensor.Shard), m.Tensor.Offset+m.Tensor.Bytes/2
+			for _, fault := range []disktest.Fault{disktest.FailAt(file, off, broken), disktest.Truncate(file, off)} {
+				k.files.Set(fault)
+				played, err := k.play(t.Context(), s, 10, 1<<30, func() {})
+				var e *disk.Error
+				if !errors.As(err, &e) || e.File != file || e.Off > off || !errors.Is(err, broken) && !errors.Is(err, disk.ErrShort) {
+					t.Fatalf("after %d tiles: %v", len(played), err)
+				}
+				if e.Off == off && !strings.Contains(err.Error(), m.Tensor.Name+":") {
+					t.Errorf("%v does not name %s", err, m.Tensor.Name)
+				}
+				k.files.Set(nil)
+				if pinned > 0 {
+					continue // it would be in memory now
+				}
+				if _, err := k.play(t.Context(), s, 10, 1<<30, func() {}); err != nil {
+					t.Fatal("the tape does not recover:", err)
+				}
+			}
+			if _, err := k.play(t.Context(), s, 10, 1<<30, func() {}); err != nil {
+				t.Fatal("the tape does not recover:", err)
+			}
+			s.Close()
+			pool.Close()
+		}
+	}
+}
+
+func TestCancellationStopsWithinATile(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 1))
+	k := newTrunk(t, r, 10, 300)
+	tiles := k.cut(t, 8<<10)
+	release := make(chan struct{})
+	var reads atomic.Int64
+	k.files.Set(func(r io.ReaderAt, _ string, p []byte, off int64) (int, error) {
+		if reads.Add(1) > 3 {
+			<-release
+		}
+		return r.ReadAt(p, off)
+	})
+	pool := disk.NewPool(disk.Config{Readers: 1})
+	s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Ring: 2})
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	_, err := k.play(ctx, s, 10, 1<<30, func() {})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	close(release)
+	k.files.Set(nil)
+	if _, err := k.play(t.Context(), s, 10, 1<<30, func() {}); err != nil {
+		t.Fatal("the tape does not recover:", err)
+	}
+	s.Close()
+	pool.Close()
+}
+
+func TestTilesFillTheirBuffersAndKeepUnitsWhole(t *testing.T) {
+	matrix := func(rows, cols, unit int) tape.Matrix {
+		return tape.Matrix{Rows: rows, Cols: cols, Unit: unit, Format: kernel.BF16,
+			Tensor: checkpoint.Tensor{Name: "m", Bytes: int64(2 * rows * cols)}}
+	}
+	at := int64(100)
+	var f disk.File
+	locate := func(x checkpoint.Tensor) (disk.File, int64, error) { at += x.Bytes; return f, at - x.Bytes, nil }
+	// A released KDA layer's q_proj, b_proj and gate, an MLA layer's kv_b_proj.
+	for _, test := range []struct {
+		matrices []tape.Matrix
+		tiles    int
+		most     int // bytes of a buffer
+	}{
+		{[]tape.Matrix{matrix(12288, 7168, 1)}, 11, 12288 * 7168 * 2 / 11},
+		{[]tape.Matrix{matrix(96, 7168, 1), matrix(896, 7168, 1)}, 2, (96 + 896) * 7168 * 2},
+		{[]tape.Matrix{matrix(24576, 512, 256)}, 2, 24576 * 512},
+		{[]tape.Matrix{matrix(3, 16<<20, 1)}, 3, 32 << 20},
+	} {
+		tiles, err := tape.Cut(test.matrices, locate, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tiles.Len() != test.tiles || tiles.BufferBytes() > test.most+20<<10 || tiles.BufferBytes() < test.most {
+			t.Errorf("%d tiles in buffers of %d bytes, want %d of about %d", tiles.Len(), tiles.BufferBytes(), test.tiles, test.most)
+		}
+	}
+	for _, bad := range []tape.Matrix{{}, {Rows: 3, Cols: 1, Unit: 2, Format: kernel.F32}, {Rows: 1, Cols: 32, Unit: 1, Format: kernel.MXFP4},
+		{Rows: 1, Cols: 1, Unit: 1, Format: kernel.F32, Tensor: checkpoint.Tensor{Bytes: 5}}} {
+		if _, err := tape.Cut([]tape.Matrix{bad}, locate, 0); err == nil {
+			t.Errorf("%+v was cut", bad)
+		}
+	}
+}
+
+func TestPassesWithoutLogitsReadNoHead(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	k := newTrunk(t, r, 12, 300)
+	head := &k.matrices[11]
+	head.Rows, head.Cols, head.Unit = int(head.Tensor.Bytes)/head.Format.RowBytes(1), 1, 1
+	tiles := k.cut(t, int(head.Tensor.Bytes)) // the head fills a segment
+	pool := disk.NewPool(disk.Config{Readers: 2})
+	defer pool.Close()
+	s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Ring: 2})
+	for range 5 {
+		if _, err := k.play(t.Context(), s, 11, 1<<30, func() { time.Sleep(100 * time.Microsecond) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	if n := s.Stats().Matrices[11].Read; n != 0 {
+		t.Errorf("%d bytes of lm_head were read", n)
+	}
+}
+
+func TestMisuseIsAnError(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 1))
+	k := newTrunk(t, r, 3, 300)
+	tiles := k.cut(t, 1<<10)
+	pool := disk.NewPool(disk.Config{Readers: 1})
+	defer pool.Close()
+	if _, err := tape.Open(tiles, tape.Options{Pool: pool, Account: new(memory.Account)}); err == nil {
+		t.Error("a tape without memory was opened")
+	}
+	s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Ring: 1})
+	for _, n := range []int{-1, 0, 4} {
+		if _, err := s.Start(t.Context(), n); err == nil {
+			t.Errorf("a pass over %d of 3 matrices began", n)
+		}
+	}
+	p, err := s.Start(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Start(t.Context(), 3); err == nil {
+		t.Error("two passes at a time")
+	}
+	x, err := p.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Release()
+	if _, err = p.Next(); err != nil {
+		t.Fatal(err)
+	}
+	x.Release() // again: it is not the tile that is lent now
+	if _, err := p.Next(); err == nil {
+		t.Error("two tiles were lent at a time")
+	}
+	p.Close()
+	p.Close()
+	if _, err := p.Next(); err == nil {
+		t.Error("a closed pass goes on")
+	}
+	s.Close()
+	if _, err := s.Start(t.Context(), 3); err == nil {
+		t.Error("a closed tape plays")
+	}
+}
