@@ -498,6 +498,20 @@ func slowMerge(v *vocabulary, piece string) (ids []int) {
 	return ids
 }
 
+func TestLongPiecesAreNotQuadratic(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a second")
+	}
+	tok := *demo()
+	tok.limits = limits{1 << 30, 1 << 30} // a quadratic merge of a piece this long would take hours
+	for _, unit := range []string{"^", "a", " ", "a'", "\u0301", "Aa", "中", "\n"} {
+		text := strings.Repeat(unit, 300_000/len(unit))
+		if back := must[[]byte](t)(tok.Decode(must[[]int](t)(tok.Encode(text)))); string(back) != text {
+			t.Errorf("%q repeated did not come back", unit)
+		}
+	}
+}
+
 func FuzzRoundTrip(f *testing.F) {
 	for _, text := range []string{"", "The capital of France is Paris.\n", "it'ſ  \r\n 々〇⺀\u0301A", "<|open|>[EOS]", "你好😀\x00\u0085",
 		"def f(x):\n\treturn x**2  # ²\n", strings.Repeat("returnreturn", 20), strings.Repeat("^", 99), "\xff\xe4\xbd"} {
