@@ -1,0 +1,72 @@
+# The commands of the project. `make test` is the one to run before a change is proposed; .ci/run runs them all.
+
+GO       ?= go
+FUZZTIME ?= 10s
+# The packages whose every bit is part of the contract (docs/numerics.md), tested again as other processors would run them.
+NUMERIC  := ./core/kernel/... ./backends/... ./core/graph ./core/sample ./core ./conformance
+# The emulator of `make arm64` and, where this processor has no AVX2, of `make v3`.
+ARM64    ?= qemu-aarch64-static
+V3       ?= $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null || echo -exec '"qemu-x86_64-static -cpu Haswell"')
+
+.PHONY: build test race lint fused generate-check v1 v3 arm64 cross fuzz bench clean
+
+build: ## the k3 program, into bin/
+	$(GO) build -trimpath -o bin/ ./cmd/k3
+
+test: ## vet and every test, the second time with the race detector where there is a C compiler for it
+	$(GO) vet ./...
+	$(GO) test ./...
+	@if command -v $$($(GO) env CC) >/dev/null 2>&1; then $(MAKE) --no-print-directory race; else echo "no C compiler: race detector left out"; fi
+
+race:
+	CGO_ENABLED=1 $(GO) test -race -short ./...
+
+lint: ## formatting, vet for every system, staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files -- '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) vet -tags noasm ./backends/...
+	GOARCH=arm64 $(GO) vet ./...
+	GOOS=darwin GOARCH=arm64 $(GO) vet ./...
+	GOOS=windows GOARCH=amd64 $(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod verify
+
+fused: ## proof in machine code that the compiler fuses no multiply and add
+	$(GO) test -count=1 -v -run '^TestCompilerFusesNothing$$' ./conformance/lint
+
+generate-check: ## generated assembly is what its generator writes
+	@for gen in backends/*/_gen; do \
+		[ -f $$gen/main.go ] || continue; \
+		dir=$${gen%/_gen}; tmp=$$(mktemp -d); \
+		(cd $$dir && $(GO) run ./_gen $$tmp) || exit 1; \
+		[ -n "$$(ls $$tmp)" ] || { echo "$$gen wrote nothing"; exit 1; }; \
+		for f in $$tmp/*; do cmp $$f $$dir/$${f##*/} || { echo "run: cd $$dir && go run ./_gen"; exit 1; }; done; \
+		echo "$$dir: $$(ls $$tmp | wc -l) generated files are up to date"; rm -r $$tmp; \
+	done
+
+v1: ## numeric tests for the oldest amd64
+	GOAMD64=v1 $(GO) test $(NUMERIC)
+
+v3: ## numeric tests for amd64 with AVX2, where the compiler may fuse
+	GOAMD64=v3 $(GO) test $(V3) $(NUMERIC)
+
+arm64: ## numeric tests for arm64, under qemu
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec $(ARM64) $(NUMERIC)
+
+cross: ## the program for every system it supports
+	@for os in linux darwin windows; do for arch in amd64 arm64; do \
+		echo "build $$os/$$arch"; CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./cmd/k3 || exit 1; \
+	done; done
+
+fuzz: ## every fuzz target for FUZZTIME
+	@for file in $$(grep -rl --include='*_test.go' '^func Fuzz' core backends policies presets conformance cmd); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file) || exit 1; \
+		done; \
+	done
+
+bench: ## every benchmark, once
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+clean:
+	rm -rf bin
