@@ -83,6 +83,10 @@ type Engine struct {
 	tokenizerOnce sync.Once
 	tokenizer     *tokenizer.Tokenizer
 	tokenizerErr  error
+
+	fingerprintOnce sync.Once
+	fingerprint     string
+	fingerprintErr  error
 }
 
 // Open opens a checkpoint. Everything that can be wrong with its files short of damaged weights is reported here.

@@ -8,6 +8,7 @@ package graph
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/experts"
@@ -270,3 +271,10 @@ func (m *Model) MaxRows() int { return m.maxRows }
 
 // Context is the most tokens a sequence may have.
 func (m *Model) Context() int { return m.context }
+
+// WriteVectors writes the model's small vectors, little-endian float32, to w: something that tells one model of a geometry
+// from another, and is in memory already.
+func (m *Model) WriteVectors(w io.Writer) error {
+	_, err := w.Write(m.vectors.Bytes())
+	return err
+}

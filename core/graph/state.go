@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/memory"
@@ -156,5 +157,67 @@ func (s *State) Accept(n int) error {
 	}
 	s.length += n
 	s.tentative = 0
+	return nil
+}
+
+// Bytes is the length of what WriteTo writes.
+func (s *State) Bytes() int64 { return stateBytes(s.model.config, s.length) }
+
+func stateBytes(c *checkpoint.Config, positions int) int64 {
+	fixed, position := StateBytes(c)
+	return int64(fixed) + int64(position)*int64(positions)
+}
+
+// WriteTo writes the state as little-endian float32: the recurrent part layer by layer, then the latents of every position,
+// position by position and layer by layer. Tentative rows are not part of it.
+func (s *State) WriteTo(w io.Writer) (int64, error) {
+	if s.broken != nil {
+		return 0, s.broken
+	}
+	n, err := w.Write(s.recurrent.Bytes())
+	written := int64(n)
+	err = errors.Join(err, s.eachLatent(s.length, func(row []byte) error {
+		n, err := w.Write(row)
+		written += int64(n)
+		return err
+	}))
+	return written, err
+}
+
+// Restore puts what WriteTo wrote for a state of the given length into a new state. After an error the state is broken.
+func (s *State) Restore(r io.Reader, length int) error {
+	if s.length != 0 || s.broken != nil || length < 0 || length > s.model.context {
+		return fmt.Errorf("graph: restore a state: %w: %d tokens do not fit into %d", ErrContext, length, s.model.context)
+	}
+	err := s.grow(length, 0)
+	if err == nil {
+		_, err = io.ReadFull(r, s.recurrent.Bytes())
+	}
+	if err == nil {
+		err = s.eachLatent(length, func(row []byte) error {
+			_, err := io.ReadFull(r, row)
+			return err
+		})
+	}
+	if err != nil {
+		err = fmt.Errorf("graph: restore a state: %w", err)
+		s.spoil(err)
+		return err
+	}
+	s.length = length
+	return nil
+}
+
+// eachLatent calls f with the cached row of each MLA layer for every position below n.
+func (s *State) eachLatent(n int, f func(row []byte) error) error {
+	row := 4 * (s.model.config.MLA.LatentRank + s.model.config.MLA.RopeDim)
+	for p := range n {
+		for layer := range s.model.mlaLayers {
+			at := (layer*latentRows + p%latentRows) * row
+			if err := f(s.latents[p/latentRows].Bytes()[at:][:row]); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }

@@ -1,0 +1,123 @@
+package core
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/k3infer/k3/core/session"
+)
+
+// ErrSession: a file is no session, is damaged, belongs to another model, or was made by a newer program.
+var ErrSession = session.ErrSession
+
+// Fingerprint names the checkpoint by its content, whatever its path and shards: a hash of the geometry, of every
+// tensor's name, type and shape, of all small vectors, and of samples of both embedding tables. It is computed once.
+func (e *Engine) Fingerprint() (string, error) {
+	e.fingerprintOnce.Do(func() { e.fingerprint, e.fingerprintErr = e.hash() })
+	return e.fingerprint, e.fingerprintErr
+}
+
+func (e *Engine) hash() (string, error) {
+	sum := sha256.New()
+	// MaxPositions and the ids are settings, not weights: editing them makes no other model.
+	config := *e.model.Config
+	config.MaxPositions, config.BOS, config.EOS = 0, 0, nil
+	if err := json.NewEncoder(sum).Encode(config); err != nil {
+		return "", fmt.Errorf("core: fingerprint: %w", err)
+	}
+	// The order of the tensors in their files must not matter: their hashes are added up.
+	var total [sha256.Size]byte
+	for t := range e.model.Index.All() {
+		one := sha256.Sum256(fmt.Appendf(nil, "%s %v %v", t.Name, t.DType, t.Shape))
+		carry := 0
+		for i, b := range one {
+			carry += int(total[i]) + int(b)
+			total[i], carry = byte(carry), carry>>8
+		}
+	}
+	sum.Write(total[:])
+	if err := e.graph.WriteVectors(sum); err != nil {
+		return "", fmt.Errorf("core: fingerprint: %w", err)
+	}
+	for _, name := range []string{"language_model.model.embed_tokens.weight", "language_model.lm_head.weight"} {
+		t, _ := e.model.Index.Lookup(name)
+		row := t.Bytes / int64(e.model.Config.Vocab)
+		sample := make([]byte, min(row, 4096))
+		for i := range int64(64) {
+			if err := e.model.Read(sample, t, i*int64(e.model.Config.Vocab)/64*row); err != nil {
+				return "", fmt.Errorf("core: fingerprint: %w", err)
+			}
+			sum.Write(sample)
+		}
+	}
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// Save writes the sequence to a file, whole or not at all: a crash leaves the file that was there before. extra is kept
+// for the caller and may be nil. Guesses that are not accepted are not part of it.
+func (s *Sequence) Save(path string, extra json.RawMessage) error {
+	fingerprint, err := s.engine.Fingerprint()
+	if err != nil {
+		return err
+	}
+	s.engine.passing.Lock()
+	defer s.engine.passing.Unlock()
+	if err := s.Err(); err != nil {
+		return err
+	}
+	c := s.engine.model.Config
+	h := session.Header{
+		Program: "k3", Model: fmt.Sprintf("%d layers, hidden %d, %d experts", c.Layers, c.Hidden, c.MoE.Experts), Fingerprint: fingerprint,
+		IDs: s.ids, Computed: s.state.Len(), StateBytes: s.state.Bytes(), Extra: extra,
+	}
+	return session.Write(path, h, func(w io.Writer) error {
+		_, err := s.state.WriteTo(w)
+		return err
+	})
+}
+
+// LoadSequence restores what Save wrote, bit for bit, and returns what the caller had it keep. A file that is damaged or
+// foreign gives an error that matches ErrSession; one that is too long for Options.Context gives ErrContext.
+func (e *Engine) LoadSequence(path string) (*Sequence, json.RawMessage, error) {
+	r, err := session.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	h := r.Header
+	fingerprint, err := e.Fingerprint()
+	if err != nil {
+		return nil, nil, err
+	}
+	if h.Fingerprint != fingerprint {
+		return nil, nil, fmt.Errorf("core: load %s: %w: it was made with another model (%s)", path, ErrSession, h.Model)
+	}
+	bad := func(id int) bool { return id < 0 || id >= e.model.Config.Vocab }
+	if slices.ContainsFunc(h.IDs, bad) {
+		return nil, nil, fmt.Errorf("core: load %s: %w: an id is not in the vocabulary", path, ErrSession)
+	}
+	if len(h.IDs) > e.Context()+1 || h.Computed > e.Context() {
+		return nil, nil, fmt.Errorf("core: load %s: %w: its %d tokens do not fit into %d", path, ErrContext, len(h.IDs), e.Context())
+	}
+	s, err := e.NewSequence()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := r.State(func(in io.Reader) error {
+		err := s.state.Restore(in, h.Computed)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Errorf("%w: its state is too short for %d tokens", ErrSession, h.Computed)
+		}
+		return err
+	}); err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	s.ids = h.IDs
+	return s, h.Extra, nil
+}
