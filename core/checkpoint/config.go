@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -407,15 +408,12 @@ func (p *configParser) ids(s scope, name string, vocab int) []int {
 	return ids
 }
 
+// union appends to a what of b it does not have yet.
 func union(a, b []int) []int {
-next:
 	for _, id := range b {
-		for _, have := range a {
-			if have == id {
-				continue next
-			}
+		if !slices.Contains(a, id) {
+			a = append(a, id)
 		}
-		a = append(a, id)
 	}
 	return a
 }

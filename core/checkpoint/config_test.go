@@ -112,6 +112,7 @@ func TestRefusesConfigsOfOtherOrBrokenModels(t *testing.T) {
 		{`"type": "float"`, `"type": "int"`, `weights.type is "int"`},
 		{`"format": "mxfp4-pack-quantized",\s*"(targets|input)`, `"format": "pack-quantized", "$1`, `group_0.format is "pack-quantized"`},
 		{`"format": "mxfp4-pack-quantized",\s*"(config_groups|global|quantization)`, `"format": "nvfp4", "x`, `format is "nvfp4", only "mxfp4-pack-quantized"`},
+		{`"format": "mxfp4-pack-quantized",\s*"(config_groups|global|quantization)`, `"x`, "text_config.quantization_config.format is missing"},
 		{`"moe_intermediate_size": 3072`, `"moe_intermediate_size": 3070`, "must be multiples of 32"},
 		{`"routed_expert_hidden_size": 3584`, `"routed_expert_hidden_size": 3600`, "must be multiples of 32"},
 		{`"attn_res_block_size": 12`, `"attn_res_block_size": 0`, "attn_res_block_size is 0"},
@@ -175,6 +176,13 @@ func TestSizesWhoseProductsOverflowAreRefused(t *testing.T) {
 	}
 	data = string(replace(t, []byte(data), `(?s)"kda_layers": \[[^]]*\]`, `"x": 0`))
 	if _, err := ParseConfig([]byte(data)); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "more than 2^63 bytes") {
+		t.Error(err)
+	}
+}
+
+func TestEveryLayerMarkedFullIsRefused(t *testing.T) {
+	data := strings.Replace(string(testdata(t, "flat.json")), "4,\n  5", "1, 2, 3, 4, 5", 1)
+	if _, err := ParseConfig([]byte(data)); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "full_attn_layers marks 5 of 5 layers") {
 		t.Error(err)
 	}
 }

@@ -45,9 +45,13 @@ func (p *problems) err() error {
 }
 
 func (p *problems) Error() string {
-	texts := make([]string, len(p.list))
-	for i, err := range p.list {
-		texts[i] = err.Error()
+	const most = 500 // more than the released checkpoint has shards, or config.json fields
+	texts := []string{}
+	for _, err := range p.list[:min(most, len(p.list))] {
+		texts = append(texts, err.Error())
+	}
+	if n := len(p.list) - most; n > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", n))
 	}
 	return p.where + ": " + strings.Join(texts, "; ")
 }

@@ -73,22 +73,27 @@ func (b *builder) shard(ctx context.Context, f disk.File, n int) error {
 		return faultf(ErrFormat, "the header length %d is more than %d", header, maxHeader)
 	}
 	data := int64(len(length)) + int64(header)
-	b.reader.Reset(func(p []byte, off int64) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		return disk.ReadFull(f, p, off)
-	}, int64(len(length)), data)
+	b.reader.Reset(reading(ctx, f), int64(len(length)), data)
 	if err := b.header(f.Size() - data); err != nil {
 		return err
 	}
 	return b.add(n, data)
 }
 
-// jsonFault turns a syntax error into a fault of the given kind and leaves errors of reading alone.
-func jsonFault(kind error, where string, err error) error {
+// reading reads pieces of f until ctx is done.
+func reading(ctx context.Context, f disk.File) func(p []byte, off int64) error {
+	return func(p []byte, off int64) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return disk.ReadFull(f, p, off)
+	}
+}
+
+// jsonFault turns a syntax error into a fault of the file and leaves errors of reading alone.
+func jsonFault(where string, err error) error {
 	if syntax := (*strictjson.SyntaxError)(nil); errors.As(err, &syntax) {
-		return faultf(kind, "%s%v", where, syntax)
+		return faultf(ErrFormat, "%s%v", where, syntax)
 	}
 	return err
 }
@@ -121,7 +126,7 @@ func (b *builder) header(size int64) error {
 	})
 	r.End()
 	if err := r.Err(); err != nil {
-		return jsonFault(ErrFormat, "header: "+current, err)
+		return jsonFault("header: "+current, err)
 	}
 
 	order := func(a, b pending) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end)) }
@@ -248,9 +253,6 @@ func (b *builder) tensor(t *pending) {
 
 // byteSize is the size of a tensor, false when that is not a whole number of bytes or overflows.
 func byteSize(dtype DType, shape []int) (int64, bool) {
-	if slices.Contains(shape, 0) {
-		return 0, true
-	}
 	n := uint64(dtype.Bits())
 	for _, d := range shape {
 		hi, lo := bits.Mul64(n, uint64(d))

@@ -90,6 +90,7 @@ func TestRefusesDamagedFiles(t *testing.T) {
 		{"negative shape", raw(one("[2,2]", "[-2,-2]"), 16), "tensor x: -2 where an integer"},
 		{"shape that wraps to the right size", raw(one("[2,2]", "[4294967296,4294967296,4]"), 16), "no whole number of bytes below 2^63"},
 		{"shape that wraps in its bits only", raw(one("[2,2]", "[576460752303423492]"), 16), "no whole number of bytes"},
+		{"shape that overflows before a 0", raw(one("[2,2]", "[4294967296,4294967296,0]"), 16), "no whole number of bytes"},
 		{"shape beyond 64 bits", raw(one("[2,2]", "[18446744073709551620]"), 16), "where an integer"},
 		{"too many dimensions", raw(one("[2,2]", "[4"+strings.Repeat(",1", 64)+"]"), 16), "more than 64 dimensions"},
 		{"offsets of one", raw(one("[0,16]", "[0]"), 16), "data_offsets with 1 of two"},

@@ -60,12 +60,7 @@ func readPlacement(ctx context.Context, files disk.Files, n *names) (*placement,
 	p := &placement{names: n, table: newTable()}
 	ids := map[string]uint32{}
 	var r strictjson.Reader
-	r.Reset(func(b []byte, off int64) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		return disk.ReadFull(f, b, off)
-	}, 0, f.Size())
+	r.Reset(reading(ctx, f), 0, f.Size())
 	have := false
 	r.Object(func(field []byte) {
 		if string(field) != "weight_map" {
@@ -104,7 +99,7 @@ func readPlacement(ctx context.Context, files disk.Files, n *names) (*placement,
 		r.Fail("no tensors in weight_map")
 	}
 	if err := r.Err(); err != nil {
-		return nil, jsonFault(ErrFormat, indexFile+": ", err)
+		return nil, jsonFault(indexFile+": ", err)
 	}
 	p.seen = make([]bool, len(p.shard))
 

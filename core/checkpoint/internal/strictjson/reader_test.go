@@ -59,6 +59,7 @@ func TestRefusesWhatIsNotJSON(t *testing.T) {
 		{"\"a\nb\"", "control character"},
 		{"\"abcdefghi\x1f\"", "control character"},
 		{"\"\x00\"", "control character"},
+		{"\"abc\x1fdefghijkl\"", "control character"},
 		{`"\x41"`, "unknown escape"},
 		{`"\'"`, "unknown escape"},
 		{`"\u12"`, `\u escape`},
