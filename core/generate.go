@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/k3infer/k3/core/sample"
+	"github.com/k3infer/k3/core/speculate"
 )
 
 // ErrStop is what Generate's emit returns to end the text without an error.
@@ -23,6 +24,8 @@ type GenerateOptions struct {
 	OnLogits func(position int, logits []float32) error
 	// Progress is called when a layer is about to be computed.
 	Progress func(Progress)
+	// Speculate takes guesses along. They change how many passes a text needs, never the text.
+	Speculate speculate.Options
 	// Interrupt, once closed, ends the text after the pass in flight.
 	Interrupt <-chan struct{}
 }
@@ -60,6 +63,14 @@ type Outcome struct {
 	Reason  StopReason
 	Prefill Phase // up to the first token generated
 	Decode  Phase // the tokens after it
+	// Guesses is what speculation did.
+	Guesses Guesses
+}
+
+// Guesses counts what speculation did in a Generate.
+type Guesses struct {
+	Proposed, Accepted int           // guesses computed, and those that were right
+	Saved              time.Duration // time saved, as far as passes without guesses show; negative if they cost more
 }
 
 // Generate appends prompt to the sequence and goes on from there, one token a pass. Each generated id, but for stop ids, is
@@ -92,7 +103,10 @@ func (e *Engine) Generate(ctx context.Context, s *Sequence, prompt []int, o Gene
 		}
 	}
 	s.Append(prompt...)
-	g := generation{engine: e, sequence: s, options: o, sampler: sampler, emit: emit}
+	g := generation{engine: e, sequence: s, options: o, sampler: sampler, emit: emit, drafter: o.Speculate.Drafter}
+	if g.drafter == nil {
+		g.drafter = speculate.NGram{}
+	}
 	start, computed := time.Now(), s.Computed()
 	reason, err := g.prefill(ctx)
 	out.Prefill = Phase{Tokens: s.Computed() - computed, Passes: g.passes, Time: time.Since(start)}
@@ -102,7 +116,8 @@ func (e *Engine) Generate(ctx context.Context, s *Sequence, prompt []int, o Gene
 		reason, err = g.decode(ctx)
 		out.Decode = Phase{Tokens: len(g.ids) - 1, Passes: g.passes - passes, Time: time.Since(start)}
 	}
-	out.IDs, out.Reason = g.ids, reason
+	out.IDs, out.Reason, out.Guesses = g.ids, reason, g.guesses
+	out.Guesses.Saved = time.Duration(g.pacer.Saved() * float64(time.Second))
 	return out, err
 }
 
@@ -115,6 +130,12 @@ type generation struct {
 	emit     func(id int) error
 	ids      []int // generated
 	passes   int
+
+	drafter  speculate.Drafter
+	pacer    speculate.Pacer
+	draft    []int // what was drafted for the pass
+	position int   // of the last certain row of the pass
+	guesses  Guesses
 }
 
 // prefill computes what waits in the sequence, chunk by chunk, and chooses the first token.
@@ -126,17 +147,17 @@ func (g *generation) prefill(ctx context.Context) (StopReason, error) {
 		}
 		waiting := g.sequence.waiting()
 		n := min(len(waiting), g.engine.MaxRows())
-		logits, err := g.pass(ctx, waiting[:n], n == len(waiting), Progress{Prefill: true, Done: g.sequence.Computed() - before, Total: total})
+		logits, err := g.pass(ctx, waiting[:n], nil, n == len(waiting), Progress{Prefill: true, Done: g.sequence.Computed() - before, Total: total})
 		if err != nil {
 			return "", err
 		}
 		if n == len(waiting) {
-			return g.choose(logits)
+			return g.choose(logits[0])
 		}
 	}
 }
 
-// decode computes one token at a time.
+// decode computes the token that waits, and guesses behind it, pass by pass.
 func (g *generation) decode(ctx context.Context) (StopReason, error) {
 	for {
 		switch {
@@ -147,31 +168,92 @@ func (g *generation) decode(ctx context.Context) (StopReason, error) {
 		case g.interrupted():
 			return StopInterrupt, nil
 		}
-		logits, err := g.pass(ctx, g.sequence.waiting(), true, Progress{Done: len(g.ids), Total: g.options.MaxTokens})
+		taken := g.guess()
+		start := time.Now()
+		logits, err := g.pass(ctx, g.sequence.waiting(), taken, true, Progress{Done: len(g.ids), Total: g.options.MaxTokens})
 		if err != nil {
 			return "", err
 		}
-		if reason, err := g.choose(logits); reason != "" || err != nil {
+		seconds := time.Since(start).Seconds()
+		reason, accepted, err := g.check(logits, taken)
+		// Also after an error: the guesses must not hang over the sequence.
+		if e := g.sequence.keep(accepted); err == nil {
+			err = e
+		}
+		g.pacer.Pass(len(taken), accepted, seconds)
+		g.guesses.Proposed += len(taken)
+		g.guesses.Accepted += accepted
+		if reason != "" || err != nil {
 			return reason, err
 		}
 	}
 }
 
-// pass computes ids of the sequence and returns the logits behind the last of them, if wanted.
-func (g *generation) pass(ctx context.Context, ids []int, last bool, at Progress) ([]float32, error) {
-	rows := make([]Row, len(ids))
+// guess drafts what may follow and returns how much of it the next pass takes along.
+func (g *generation) guess() []int {
+	o := g.options.Speculate
+	room := min(g.options.MaxTokens-len(g.ids)-1, g.engine.Context()-len(g.sequence.ids), g.engine.MaxRows()-1)
+	n := min(o.Most, room)
+	if n <= 0 {
+		g.draft = g.draft[:0]
+		return nil
+	}
+	g.draft = g.drafter.Draft(g.draft[:0], g.sequence.ids, n)
+	for i, id := range g.draft {
+		if i == n || id < 0 || id >= g.engine.model.Config.Vocab {
+			g.draft = g.draft[:i]
+			break
+		}
+	}
+	if o.Always {
+		return g.draft
+	}
+	return g.draft[:g.pacer.Allow(len(g.draft))]
+}
+
+// check chooses tokens from the logits of the waiting token and of the guesses that were taken, as long as the guesses
+// turn out right, and counts those.
+func (g *generation) check(logits [][]float32, taken []int) (reason StopReason, accepted int, err error) {
+	for i := range logits {
+		if reason, err = g.choose(logits[i]); err != nil {
+			return reason, i, err
+		}
+		chosen := g.ids[len(g.ids)-1]
+		if i == 0 && len(g.draft) > 0 {
+			g.pacer.Fared(chosen == g.draft[0])
+		}
+		if reason != "" || i == len(taken) || chosen != taken[i] {
+			return reason, i, nil
+		}
+		if g.options.OnLogits != nil {
+			if err := g.options.OnLogits(g.position+i+1, logits[i+1]); err != nil {
+				return reason, i, err
+			}
+		}
+	}
+	return reason, len(taken), nil
+}
+
+// pass computes ids of the sequence, and guesses behind them, and returns copies of the logits behind the last id, if
+// wanted, and behind each guess.
+func (g *generation) pass(ctx context.Context, ids, guesses []int, last bool, at Progress) ([][]float32, error) {
+	rows := make([]Row, 0, len(ids)+len(guesses))
 	for i, id := range ids {
-		rows[i] = Row{Sequence: g.sequence, Token: id, Logits: g.options.OnLogits != nil || last && i == len(ids)-1}
+		rows = append(rows, Row{Sequence: g.sequence, Token: id, Logits: g.options.OnLogits != nil || last && i == len(ids)-1})
+	}
+	for _, id := range guesses {
+		rows = append(rows, Row{Sequence: g.sequence, Token: id, Logits: true, Tentative: true})
 	}
 	var onLayer func(int)
 	if g.options.Progress != nil {
-		at.Rows, at.Layers = len(ids), g.engine.model.Config.Layers
+		at.Rows, at.Layers = len(rows), g.engine.model.Config.Layers
 		onLayer = func(layer int) {
 			at.Layer = layer
 			g.options.Progress(at)
 		}
 	}
-	position := g.sequence.Computed()
+	first := g.sequence.Computed()
+	g.position = first + len(ids) - 1
 	g.engine.passing.Lock()
 	defer g.engine.passing.Unlock()
 	logits, err := g.engine.pass(ctx, rows, onLayer)
@@ -179,9 +261,10 @@ func (g *generation) pass(ctx context.Context, ids []int, last bool, at Progress
 		return nil, err
 	}
 	g.passes++
+	certain := len(logits) - len(guesses)
 	if g.options.OnLogits != nil {
-		for i, l := range logits {
-			if err := g.options.OnLogits(position+i, l); err != nil {
+		for i, l := range logits[:certain] {
+			if err := g.options.OnLogits(first+i, l); err != nil {
 				return nil, err
 			}
 		}
@@ -189,8 +272,12 @@ func (g *generation) pass(ctx context.Context, ids []int, last bool, at Progress
 	if !last {
 		return nil, nil
 	}
-	// A copy: the next pass of any sequence writes over the engine's.
-	return slices.Clone(logits[len(logits)-1]), nil
+	// Copies: the next pass of any sequence writes over the engine's.
+	logits = slices.Clone(logits[certain-1:])
+	for i, l := range logits {
+		logits[i] = slices.Clone(l)
+	}
+	return logits, nil
 }
 
 // choose takes the next token from the logits and says whether it was the last.

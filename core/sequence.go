@@ -122,12 +122,21 @@ func (e *Engine) pass(ctx context.Context, rows []Row, onLayer func(layer int)) 
 
 // Accept makes the first n guesses of the sequence's last pass part of it and forgets the others.
 func (s *Sequence) Accept(n int) error {
+	right := slices.Clone(s.guesses[:max(0, min(n, len(s.guesses)))])
+	if err := s.keep(n); err != nil {
+		return err
+	}
+	s.ids = append(s.ids, right...)
+	return nil
+}
+
+// keep is Accept for guesses whose ids are appended already.
+func (s *Sequence) keep(n int) error {
 	s.engine.passing.Lock()
 	defer s.engine.passing.Unlock()
 	if err := s.state.Accept(n); err != nil {
 		return err
 	}
-	s.ids = append(s.ids, s.guesses[:n]...)
 	s.guesses = s.guesses[:0]
 	return nil
 }
