@@ -135,7 +135,7 @@ func inspectConfig(path string) (*inspection, error) {
 	}
 	c, err := checkpoint.ParseConfig(data)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("inspect %s: %w", path, err)
 	}
 	g := newGeometry(c, c.Quantized)
 	return &inspection{Path: path, Kind: "config", Geometry: &g}, nil
@@ -327,13 +327,13 @@ func (r *inspection) write(w io.Writer) error {
 		if t.Parts != nil {
 			rows, heading = t.Parts, "part"
 		}
-		fmt.Fprintf(table, "\n%s\ttype\ttensors\tbytes\t\n", heading)
+		fmt.Fprintf(table, "\n%s\ttype\ttensors\tbytes\n", heading)
 		for _, f := range rows {
 			shape := ""
-			if f.Shape != nil && t.Parts == nil {
-				shape = fmt.Sprint(f.Shape)
+			if f.Shape != nil {
+				shape = fmt.Sprint("\t", f.Shape)
 			}
-			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\n", f.Name, f.DType, f.Count, f.Bytes, shape)
+			fmt.Fprintf(table, "%s\t%s\t%d\t%d%s\n", f.Name, f.DType, f.Count, f.Bytes, shape)
 		}
 		fmt.Fprintf(table, "\nfile\ttensors\tbytes\n")
 		for _, s := range r.Shards {

@@ -27,6 +27,7 @@ type report struct {
 	PromptTokens int              `json:"prompt_tokens"`
 	IDs          []int            `json:"ids"` // generated
 	Text         string           `json:"text"`
+	Reasoning    string           `json:"reasoning,omitempty"`
 	StopReason   string           `json:"stop_reason"`
 	Error        string           `json:"error,omitempty"`
 	Prefill      phase            `json:"prefill"`
@@ -57,7 +58,7 @@ func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome,
 		Version: version(), Model: c.Model, Geometry: newGeometry(e.Config(), e.Config().Quantized), Preset: c.Preset,
 		Backend: e.Backend(), Threads: e.Threads(), Context: e.Context(), PrefillChunk: e.MaxRows(),
 		Seed: c.Generate.Seed, Temperature: c.Generate.Temperature,
-		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), StopReason: string(out.Reason),
+		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), Reasoning: string(w.reasoning), StopReason: string(out.Reason),
 		Prefill: newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Machine: thisMachine(),
 	}
 	if failed != nil {

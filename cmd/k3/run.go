@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/sample"
@@ -21,7 +22,7 @@ import (
 // runFlags are the flags of k3 run that are not part of the configuration.
 type runFlags struct {
 	prompt, promptFile, ids string
-	replace                 bool
+	replace, chat           bool
 	report, dumpLogits      string
 	printIDs, quiet         bool
 }
@@ -44,6 +45,7 @@ func runCommand() *cobra.Command {
 	flags.StringVar(&f.promptFile, "prompt-file", "", "go on from the text in `PATH`, byte for byte; - is stdin")
 	flags.StringVar(&f.ids, "ids", "", "go on from the token `IDS`, comma separated")
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
+	flags.BoolVar(&f.chat, "chat", false, "the prompt is what a user says: wrap it in the chat markup; the answer goes to stdout, its reasoning to stderr")
 	presets.AddFlags(flags, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
 		"ignore-eos", "context", "prefill-chunk", "threads", "backend")
 	flags.BoolVar(&f.printIDs, "print-ids", false, "write the generated ids, comma separated, instead of text")
@@ -129,6 +131,12 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	if f.chat {
+		w.parser = chat.NewParser(tok, true)
+		if !f.quiet {
+			w.reasoningTo = cmd.ErrOrStderr()
+		}
+	}
 	out, runErr := engine.Generate(ctx, sequence, prompt, options, w.token)
 	line.clear()
 	if err := w.end(out.IDs); runErr == nil {
@@ -156,6 +164,9 @@ func onePrompt(cmd *cobra.Command) error {
 		if cmd.Flags().Changed(name) {
 			given++
 		}
+	}
+	if cmd.Flags().Changed("ids") && cmd.Flags().Changed("chat") {
+		return usagef("--chat wraps a text: it does not go with --ids")
 	}
 	if given != 1 {
 		return usagef("%s needs exactly one of --prompt, --prompt-file and --ids, and got %d", cmd.CommandPath(), given)
@@ -190,7 +201,14 @@ func readPrompt(cmd *cobra.Command, f runFlags, model string, tok *tokenizer.Tok
 		}
 		return nil, err
 	}
-	return tok.Encode(text)
+	if !f.chat {
+		return tok.Encode(text)
+	}
+	segments, err := chat.Render(chat.User(text, true))
+	if err != nil {
+		return nil, err
+	}
+	return chat.Encode(tok, segments)
 }
 
 // contextFor returns the number of positions to make room for: what was asked for, or what the request needs within the
@@ -217,15 +235,19 @@ func contextFor(files disk.Files, c presets.Config, prompt int) (int, error) {
 	return need, nil
 }
 
-// writer writes generated tokens to stdout as they come: as text, or as ids.
+// writer writes generated tokens as they come: as text, as the answer in a chat, or as ids.
 type writer struct {
-	out     io.Writer
-	line    *progress
-	ids     bool
-	written int // ids
-	decoder *tokenizer.Decoder
-	stopper *sample.Stopper
-	text    []byte // all text so far
+	out         io.Writer
+	line        *progress
+	ids         bool
+	written     int                // ids
+	decoder     *tokenizer.Decoder // nil without a tokenizer
+	parser      *chat.Parser       // nil unless in a chat
+	reasoningTo io.Writer          // nil: nowhere
+	stopper     *sample.Stopper
+	text        []byte // all text so far; in a chat, the answer's
+	reasoning   []byte
+	thinking    bool // the last that was written is reasoning
 }
 
 func newWriter(out io.Writer, line *progress, tok *tokenizer.Tokenizer, stops []string, ids bool) (*writer, error) {
@@ -246,17 +268,13 @@ func (w *writer) token(id int) error {
 			return err
 		}
 	}
-	if w.decoder == nil {
+	switch {
+	case w.decoder == nil:
 		return nil
+	case w.parser != nil:
+		return w.events(w.parser.Push(id))
 	}
-	text, stopped := w.stopper.Feed(w.decoder.Push(id))
-	if err := w.show(text); err != nil {
-		return err
-	}
-	if stopped {
-		return core.ErrStop
-	}
-	return nil
+	return w.feed(w.decoder.Push(id))
 }
 
 func (w *writer) writeID(id int) error {
@@ -269,23 +287,77 @@ func (w *writer) writeID(id int) error {
 	return err
 }
 
+// events takes what the parser found in the reply.
+func (w *writer) events(events []chat.Event) error {
+	for _, e := range events {
+		var err error
+		switch e.Kind {
+		case chat.ReasoningDelta:
+			w.reasoning = append(w.reasoning, e.Text...)
+			if w.reasoningTo != nil {
+				w.thinking = true
+				_, err = io.WriteString(w.reasoningTo, e.Text)
+			}
+		case chat.ContentDelta:
+			err = w.feed(e.Text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// feed takes text in which stop texts end the text.
+func (w *writer) feed(text string) error {
+	text, stopped := w.stopper.Feed(text)
+	if err := w.show(text); err != nil {
+		return err
+	}
+	if stopped {
+		return core.ErrStop
+	}
+	return nil
+}
+
 func (w *writer) show(text string) error {
 	w.text = append(w.text, text...)
-	if w.ids || text == "" {
+	if text == "" {
 		return nil
 	}
+	if err := w.endReasoning(); err != nil || w.ids {
+		return err
+	}
 	_, err := io.WriteString(w.out, text)
+	return err
+}
+
+// endReasoning begins a new line after reasoning.
+func (w *writer) endReasoning() error {
+	if !w.thinking {
+		return nil
+	}
+	w.thinking = false
+	_, err := fmt.Fprintln(w.reasoningTo)
 	return err
 }
 
 // end writes what was held back, and the ids that were not shown because they end the text.
 func (w *writer) end(ids []int) error {
 	if w.decoder != nil {
-		text, stopped := w.stopper.Feed(w.decoder.Flush())
-		if !stopped {
-			text += w.stopper.Flush()
+		var err error
+		if w.parser != nil {
+			err = w.events(w.parser.Finish())
+		} else {
+			err = w.feed(w.decoder.Flush())
 		}
-		if err := w.show(text); err != nil {
+		if err == nil {
+			err = w.show(w.stopper.Flush())
+		}
+		if err == nil || errors.Is(err, core.ErrStop) {
+			err = w.endReasoning()
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
 )
@@ -20,6 +21,7 @@ type tokenizing struct {
 	tokenizer *tokenizer.Tokenizer
 	special   bool // control tokens are read as such
 	pieces    bool // the pieces instead of the ids
+	chat      bool // lines are chat requests
 	replace   bool // what is not UTF-8 is replaced
 }
 
@@ -38,6 +40,10 @@ func tokenizeCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			byFile := cmd.Flags().Changed("file")
 			switch {
+			case t.chat && !lines:
+				return usagef("--chat reads requests, one a line: it goes with --jsonl")
+			case t.chat && t.pieces:
+				return usagef("--pieces splits ordinary text: it does not go with --chat")
 			case t.pieces && t.special:
 				return usagef("--pieces splits ordinary text: it does not go with --special")
 			case lines && t.special:
@@ -84,6 +90,7 @@ func tokenizeCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&t.special, "special", false, "read control tokens such as <|open|> as such")
 	cmd.Flags().BoolVar(&t.pieces, "pieces", false, "print the pieces that the text is split into, as JSON strings")
 	cmd.Flags().BoolVar(&lines, "jsonl", false, `read lines {"text":..., "special":bool}, write lines {"ids":[...]} or {"pieces":[...]}`)
+	cmd.Flags().BoolVar(&t.chat, "chat", false, `with --jsonl: read chat requests as of OpenAI's API, write lines {"ids":[...],"segments":[...]}`)
 	cmd.Flags().BoolVar(&t.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
 	return cmd
 }
@@ -124,12 +131,18 @@ func (t *tokenizing) text(what, text string, out io.Writer) error {
 // lines answers each line of a JSONL file.
 func (t *tokenizing) lines(cmd *cobra.Command, path string, out *bufio.Writer) error {
 	return eachLine(cmd, path, out, func(line []byte) error {
+		line, err := t.valid(line)
+		if err != nil {
+			return err
+		}
+		if t.chat {
+			return t.request(line, out)
+		}
 		var request struct {
 			Text    *string `json:"text"`
 			Special bool    `json:"special"`
 		}
-		line, err := t.json(line, &request)
-		if err != nil {
+		if err := json.Unmarshal(line, &request); err != nil {
 			return err
 		}
 		if request.Text == nil {
@@ -157,8 +170,28 @@ func (t *tokenizing) lines(cmd *cobra.Command, path string, out *bufio.Writer) e
 	})
 }
 
-// json decodes a line into v, refusing what encoding/json would replace silently unless t.replace.
-func (t *tokenizing) json(line []byte, v any) ([]byte, error) {
+// request answers a chat request.
+func (t *tokenizing) request(line []byte, out io.Writer) error {
+	request, err := chat.ParseRequest(line)
+	if err != nil {
+		return err
+	}
+	segments, err := chat.Render(request)
+	if err != nil {
+		return err
+	}
+	ids, err := chat.Encode(t.tokenizer, segments)
+	if err != nil {
+		return err
+	}
+	return writeJSON(out, struct {
+		IDs      []int          `json:"ids"`
+		Segments []chat.Segment `json:"segments"`
+	}{append([]int{}, ids...), append([]chat.Segment{}, segments...)})
+}
+
+// valid refuses a line of JSON with characters that encoding/json would replace silently, or replaces them if t.replace.
+func (t *tokenizing) valid(line []byte) ([]byte, error) {
 	text, err := checkText("the line", string(line), t.replace)
 	if err != nil {
 		return nil, err
@@ -166,7 +199,7 @@ func (t *tokenizing) json(line []byte, v any) ([]byte, error) {
 	if at := loneSurrogate(text); at >= 0 && !t.replace {
 		return nil, fmt.Errorf("byte %d: half of a surrogate pair is no character (--replace-invalid replaces it)", at)
 	}
-	return []byte(text), json.Unmarshal([]byte(text), v)
+	return []byte(text), nil
 }
 
 // loneSurrogate returns where in JSON text an escape stands that is half of a surrogate pair without the other, or -1.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"k3": main})
+}
+
+// TestScripts runs testdata/script/*.txtar. Besides the commands of testscript they know
+//
+//	fails CODE k3 ARGS...       the exit code is CODE, nothing is on stdout and stderr ends with a line "k3: ..."
+//	write FILE GOSTRING         writes the bytes of a quoted Go string, which need not be text
+//	safetensors FILE HEADER GOSTRING   writes a safetensors file with that header and the bytes as data
+//
+// and the condition [fixtures], that the public test data is at $FIXTURES.
+func TestScripts(t *testing.T) {
+	fixtures, err := filepath.Abs("../../../shared/fixtures")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("FIXTURES", fixtures)
+			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			if name != "fixtures" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			_, err := os.Stat(fixtures)
+			return err == nil, nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"fails": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) < 2 {
+					ts.Fatalf("usage: fails CODE COMMAND ARGS...")
+				}
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				code := 0
+				if err := ts.Exec(args[1], args[2:]...); err != nil {
+					exit := &exec.ExitError{}
+					if !errors.As(err, &exit) {
+						ts.Fatalf("%v", err)
+					}
+					code = exit.ExitCode()
+				}
+				if code != want {
+					ts.Fatalf("exit code %d, want %d", code, want)
+				}
+				if out := ts.ReadFile("stdout"); out != "" {
+					ts.Fatalf("stdout: %q", out)
+				}
+				for _, line := range strings.Split(strings.TrimSuffix(ts.ReadFile("stderr"), "\n"), "\n") {
+					if !strings.HasPrefix(line, "k3: ") {
+						ts.Fatalf("a line of stderr is no message: %q", line)
+					}
+				}
+			},
+			"write": func(ts *testscript.TestScript, neg bool, args []string) {
+				data, err := strconv.Unquote(`"` + args[1] + `"`)
+				ts.Check(err)
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(data), 0o600))
+			},
+			"safetensors": func(ts *testscript.TestScript, neg bool, args []string) {
+				data, err := strconv.Unquote(`"` + args[2] + `"`)
+				ts.Check(err)
+				file := binary.LittleEndian.AppendUint64(nil, uint64(len(args[1])))
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), append(append(file, args[1]...), data...), 0o600))
+			},
+		},
+	})
+}
