@@ -321,3 +321,27 @@ func TestACancelledPassBreaksItsSequencesAndNoOthers(t *testing.T) {
 	}
 	m.pass(rowsOf(other, text(3, m.vocab), false)...)
 }
+
+func TestClonesShareAPastAndNoFuture(t *testing.T) {
+	m := newTester(t, path("tiny-mx"), generic.Backend{}, 2)
+	ids := text(100, m.vocab)
+	for _, n := range []int{1, 37, 64, 70} {
+		s, plain := m.state(), m.state()
+		for at := 0; at < n; at += 35 {
+			m.pass(rowsOf(s, ids[at:min(at+35, n)], false)...)
+			m.pass(rowsOf(plain, ids[at:min(at+35, n)], false)...)
+		}
+		clone, err := s.Clone()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := m.snapshot(plain)
+		m.pass(rowsOf(s, text(20, m.vocab), false)...) // the original goes its own way
+		equal(t, "clone", m.snapshot(clone), want)
+		original := m.snapshot(s)
+		equal(t, "logits of a clone", m.pass(rowsOf(clone, ids[:30], false)...), m.pass(rowsOf(plain, ids[:30], false)...))
+		equal(t, "original", m.snapshot(s), original)
+		clone.Free()
+		equal(t, "original after the clone is gone", m.snapshot(s), original)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/memory"
@@ -30,10 +31,23 @@ type State struct {
 	// and v, oldest first: [3][K-1][P].
 	recurrent *memory.Block
 	// latents are the MLA caches: each block holds latentRows positions of all MLA layers, [layer][position][kvl+rope].
-	latents []*memory.Block
+	// States that were cloned from each other share the blocks they have in common.
+	latents []*latentBlock
 	// guesses is what accepting tentative rows needs: for each KDA layer and row the convolution inputs of q, k and v, the
 	// decay, and beta: [layer][row][3P+P+Hk].
 	guesses *memory.Block
+}
+
+// latentBlock is memory that states may share while none of them writes to it.
+type latentBlock struct {
+	*memory.Block
+	owners atomic.Int32
+}
+
+func (b *latentBlock) release() {
+	if b.owners.Add(-1) == 0 {
+		b.Free()
+	}
 }
 
 // StateBytes is the memory of a sequence: what it always takes, and what each position adds.
@@ -72,9 +86,30 @@ func (s *State) Free() {
 	s.recurrent.Free()
 	s.guesses.Free()
 	for _, b := range s.latents {
-		b.Free()
+		b.release()
 	}
 	*s = State{broken: fmt.Errorf("graph: %w: it was closed", ErrBroken)}
+}
+
+// Clone returns a state that goes on from the same point by itself. Tentative rows must have been accepted or rejected.
+func (s *State) Clone() (*State, error) {
+	if s.broken != nil {
+		return nil, s.broken
+	}
+	if s.tentative != 0 {
+		return nil, errors.New("graph: clone: tentative rows are neither accepted nor rejected")
+	}
+	clone, err := s.model.NewState()
+	if err != nil {
+		return nil, err
+	}
+	copy(clone.recurrent.Bytes(), s.recurrent.Bytes())
+	clone.length = s.length
+	for _, b := range s.latents[:(s.length+latentRows-1)/latentRows] {
+		b.owners.Add(1)
+		clone.latents = append(clone.latents, b)
+	}
+	return clone, nil
 }
 
 // Len is the number of tokens whose effect is in the state.
@@ -119,12 +154,26 @@ func (s *State) guess(index, row, rows int) (q, k, v, alpha, beta []float32) {
 func (s *State) grow(n, tentative int) error {
 	c := s.model.config
 	_, position := StateBytes(c)
-	for len(s.latents)*latentRows < n && position > 0 {
-		b, err := s.model.account.Allocate("latents", position*latentRows)
-		if err != nil {
-			return err
+	if position > 0 {
+		for i := s.length / latentRows; i*latentRows < n; i++ {
+			if i < len(s.latents) && s.latents[i].owners.Load() == 1 {
+				continue
+			}
+			// A new block, or one of its own for the positions it has shared so far.
+			b, err := s.model.account.Allocate("latents", position*latentRows)
+			if err != nil {
+				return err
+			}
+			own := &latentBlock{Block: b}
+			own.owners.Store(1)
+			if i == len(s.latents) {
+				s.latents = append(s.latents, own)
+				continue
+			}
+			copy(b.Bytes(), s.latents[i].Bytes())
+			s.latents[i].release()
+			s.latents[i] = own
 		}
-		s.latents = append(s.latents, b)
 	}
 	need := 4 * s.model.kdaLayers * tentative * (4*c.KDAWidth() + c.KDA.Heads)
 	if tentative > 0 && (s.guesses == nil || len(s.guesses.Bytes()) < need) {

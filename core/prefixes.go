@@ -1,0 +1,65 @@
+package core
+
+import (
+	"github.com/k3infer/k3/core/graph"
+	"github.com/k3infer/k3/core/session"
+)
+
+// Prefixes keeps the states of texts under a memory budget, so that a text that begins with a kept one, id for id, goes on
+// from there: a conversation's next turn, an answer tried again. The best moments to keep one are ends of messages, where
+// texts part. One goroutine may use it at a time.
+type Prefixes struct {
+	engine *Engine
+	states *session.Prefixes[*graph.State]
+}
+
+// NewPrefixes returns an empty store that takes up to budget bytes outside the Go heap. Close frees it.
+func (e *Engine) NewPrefixes(budget int64) *Prefixes {
+	return &Prefixes{e, session.NewPrefixes(budget, (*graph.State).Free)}
+}
+
+// Keep remembers the computed part of the sequence as it is now. Where states share positions of a text, they share
+// memory; each counts in full.
+func (p *Prefixes) Keep(s *Sequence) error {
+	p.engine.passing.Lock()
+	defer p.engine.passing.Unlock()
+	if s.Computed() == 0 {
+		return s.Err()
+	}
+	state, err := s.state.Clone()
+	if err != nil {
+		return err
+	}
+	p.states.Put(s.ids[:s.Computed()], state, state.Bytes())
+	return nil
+}
+
+// Sequence returns a new sequence of the given ids, of which those a kept text covers are computed and the rest wait. At
+// least one waits, so that there are logits to come.
+func (p *Prefixes) Sequence(ids []int) (*Sequence, error) {
+	p.engine.passing.Lock()
+	defer p.engine.passing.Unlock()
+	kept, _, ok := p.states.Longest(ids)
+	var state *graph.State
+	var err error
+	if ok {
+		state, err = kept.Clone()
+	} else {
+		state, err = p.engine.graph.NewState()
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &Sequence{engine: p.engine, state: state}
+	s.Append(ids...)
+	return s, nil
+}
+
+// Len is the number of texts kept.
+func (p *Prefixes) Len() int { return p.states.Len() }
+
+// Bytes is the memory that the states kept take, at most.
+func (p *Prefixes) Bytes() int64 { return p.states.Bytes() }
+
+// Close forgets all.
+func (p *Prefixes) Close() { p.states.Clear() }
