@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	_ "github.com/k3infer/k3/backends/generic"
+	_ "github.com/k3infer/k3/backends/all"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/kernel"
@@ -103,4 +103,30 @@ func (f *flipped) ReadAt(p []byte, off int64) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// The bits of whole models, the same on every processor, backend and compiler setting. They were checked against the
+// oracle by the tests above; here they are written down so that another machine can be held to them.
+func TestBitsAreThoseOfEveryOtherMachine(t *testing.T) {
+	for _, d := range kernel.Drivers() {
+		if d.Missing() != "" {
+			continue
+		}
+		for _, g := range Goldens() {
+			got, err := g.Bits(t.Context(), core.Options{Backend: d.Name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != bits[g.Name] {
+				t.Errorf("%s, %s: the logits hash to %s, not %s", d.Name, g.Name, got, bits[g.Name])
+			}
+		}
+	}
+}
+
+var bits = map[string]string{
+	"demo":       "10a505cfceda593d0a6ac50e5e9b8ca596aa0ca3d2978db22f3f87788d01d1f4",
+	"tiny-mx":    "9fe1fdc8413102931b4b9640c80c306c7cc833a41ea5eca03f65a4defb3a5e2b",
+	"tiny-plain": "b50a491f5d0881e54bbf6b111766c577e3463f336f1e6de98f78b812bbf396e3",
+	"tiny-f16":   "09834f381d5b611e4d9a2834aed0579cabeb1a542c2d01191856caeeccde56bb",
 }
