@@ -113,8 +113,10 @@ func (m *Model) check(p *problems) {
 		return
 	}
 	var missing, wrong some
+	var t Tensor
+	var ok bool
 	for s := range Required(m.Config, m.Quantized) {
-		switch t, ok := m.Index.at(s); {
+		switch t, ok = m.Index.at(s, t); {
 		case !ok:
 			missing.add(s.Name)
 		case !s.Accepts(t.DType, t.Shape):

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/k3infer/k3/core/disk"
@@ -107,37 +108,53 @@ func released() *Config {
 	return c
 }
 
-// releasedFiles are the headers and the index of a checkpoint of the released size and number of tensors. No data.
-func releasedFiles(b testing.TB, config []byte) memFiles {
+// releasedFiles are the headers, and maybe the index file, of a checkpoint of the released size and number of tensors.
+// There is no data.
+func releasedFiles(b testing.TB, config []byte, withIndex bool) memFiles {
 	const tensors, shards = 497_220, 96
-	type item struct {
-		name  string
-		dtype DType
-		shape []int
-	}
-	var all []item
-	for s := range Required(released(), true) {
-		all = append(all, item{s.Name(), s.DType, s.Shape})
-	}
-	for i := 0; len(all) < tensors; i++ {
-		all = append(all, item{fmt.Sprintf("vision_tower.encoder.blocks.%d.part%d.weight", i/12, i%12), BF16, []int{1152}})
-	}
 	m := memFiles{}
 	m.put("config.json", config)
-	index := []byte(`{"metadata":{"total_size":1560936091448},"weight_map":{`)
-	for s := range shards {
-		name := fmt.Sprintf("model-%05d-of-%06d.safetensors", s+1, shards)
-		header, at := []byte(`{"__metadata__":{"format":"pt"}`), int64(0)
-		for _, t := range all[s*tensors/shards : (s+1)*tensors/shards] {
-			size, _ := byteSize(t.dtype, t.shape)
-			header = fmt.Appendf(header, `,"%s":{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, t.name, t.dtype, jsonShape(t.shape), at, at+size)
-			at += size
-			index = fmt.Appendf(index, "\"%s\":\"%s\",\n", t.name, name)
+	var index, header []byte
+	var at int64
+	n, file := 0, ""
+	finish := func() {
+		if n > 0 {
+			h := append(header, '}')
+			m[file] = &memFile{name: file, data: raw(string(h), 0), size: int64(8+len(h)) + at}
 		}
-		header = append(header, '}')
-		m[name] = &memFile{name: name, data: raw(string(header), 0), size: int64(8+len(header)) + at}
 	}
-	m.put(indexFile, append(index[:len(index)-2], "}}"...))
+	add := func(name string, dtype DType, shape []int) {
+		if s := n * shards / tensors; n == 0 || s != (n-1)*shards/tensors {
+			finish()
+			file, header, at = shardName(s, shards), append(header[:0], `{"__metadata__":{"format":"pt"}`...), 0
+		}
+		size, _ := byteSize(dtype, shape)
+		header = append(append(append(header, `,"`...), name...), `":{"dtype":"`...)
+		header = append(append(header, dtype.String()...), `","shape":[`...)
+		for i, d := range shape {
+			if i > 0 {
+				header = append(header, ',')
+			}
+			header = strconv.AppendInt(header, int64(d), 10)
+		}
+		header = strconv.AppendInt(append(header, `],"data_offsets":[`...), at, 10)
+		at += size
+		header = append(strconv.AppendInt(append(header, ','), at, 10), "]}"...)
+		if withIndex {
+			index = append(append(append(append(append(index, '"'), name...), `": "`...), file...), "\",\n"...)
+		}
+		n++
+	}
+	for s := range Required(released(), true) {
+		add(s.Name(), s.DType, s.Shape)
+	}
+	for i := 0; n < tensors; i++ {
+		add(fmt.Sprintf("vision_tower.encoder.blocks.%d.part%d.weight", i/12, i%12), BF16, []int{1152})
+	}
+	finish()
+	if withIndex {
+		m.put(indexFile, fmt.Appendf(nil, `{"metadata":{"total_size":1560936091448},"weight_map":{%s}}`, index[:len(index)-2]))
+	}
 	return m
 }
 

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"iter"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"strconv"
@@ -102,13 +103,13 @@ func (x *Index) Lookup(name string) (Tensor, bool) {
 	return t, true
 }
 
-// at finds the tensor that a spec asks for, without building its name.
-func (x *Index) at(s Spec) (Tensor, bool) {
+// at finds the tensor that a spec asks for, without building its name. It looks behind the tensor last first.
+func (x *Index) at(s Spec, last Tensor) (Tensor, bool) {
 	pattern, ok := x.names.ids[s.pattern]
 	if !ok {
 		return Tensor{}, false
 	}
-	i, ok := x.table.find(key{pattern, uint32(max(s.Layer, 0)), uint32(max(s.Expert, 0))})
+	i, ok := x.table.near(last.id+1, key{pattern, uint32(max(s.Layer, 0)), uint32(max(s.Expert, 0))})
 	if !ok {
 		return Tensor{}, false
 	}
@@ -119,9 +120,12 @@ func (x *Index) at(s Spec) (Tensor, bool) {
 // an unquantized checkpoint w1.weight, w2.weight, w3.weight. It appends nothing for an expert that is not there. It builds
 // no strings and, with room in parts, allocates nothing.
 func (x *Index) Expert(layer, expert int, parts []Tensor) []Tensor {
+	if uint64(layer)|uint64(expert) > math.MaxUint32 {
+		return parts
+	}
+	i, ok := -1, false
 	for n, pattern := range x.experts {
-		i, ok := x.table.find(key{pattern, uint32(layer), uint32(expert)})
-		if !ok {
+		if i, ok = x.table.near(i+1, key{pattern, uint32(layer), uint32(expert)}); !ok {
 			return parts[:len(parts)-n]
 		}
 		parts = append(parts, x.tensor(i))
@@ -242,6 +246,15 @@ func (t *table) find(k key) (int, bool) {
 			return i, i >= 0
 		}
 	}
+}
+
+// near is find for a key that is likely to be at position i: names come in the same order again and again, and a look
+// there spares the memory two cache misses.
+func (t *table) near(i int, k key) (int, bool) {
+	if i < len(t.keys) && t.keys[i] == k {
+		return i, true
+	}
+	return t.find(k)
 }
 
 // insert adds a key and gives its position, or the position it has already and false.

@@ -25,14 +25,16 @@ type placement struct {
 	shard  []uint32
 	seen   []bool
 	shards []string // sorted
+	next   int      // behind the tensor found last
 }
 
 // found notes that a tensor is in shard n.
 func (p *placement) found(k key, n int) error {
-	i, ok := p.table.find(k)
+	i, ok := p.table.near(p.next, k)
 	if !ok {
 		return nil // the index file says nothing about it
 	}
+	p.next = i + 1
 	p.seen[i] = true
 	if want := int(p.shard[i]); want != n {
 		return faultf(ErrFormat, "tensor %s: %s puts it in %s", p.names.show(k), indexFile, p.shards[want])
