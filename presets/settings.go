@@ -36,7 +36,7 @@ const generate = "generate."
 var settings = []setting{
 	{"model", "model", "`DIR` of the checkpoint, or demo, the built-in demonstration model", DemoModel, path()},
 	{"trunk", "trunk", "`DIR` of the packed trunk", "", path()},
-	{"memory.total", "memory", "`SIZE` the whole process may take, such as 8GiB; auto: what the machine leaves free", auto, size()},
+	{"memory.total", "memory", "`SIZE` the whole process may take, as 8GiB; auto: what the machine leaves free", auto, size()},
 	{"memory.trunk", "trunk-memory", "`SIZE` of memory for the trunk; auto: what the plan gives it", auto, size()},
 	{"memory.experts", "expert-memory", "`SIZE` of memory for experts; auto: what the plan gives them", auto, size()},
 	{"cache.policy", "policy", "`NAME` of the policy that says which expert leaves memory", "adaptive", name()},

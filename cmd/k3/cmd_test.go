@@ -60,7 +60,8 @@ func TestDumpedLogitsAreThoseTheTokensWereChosenFrom(t *testing.T) {
 	}
 	logits, _ := index.Lookup("logits")
 	ids, _ := index.Lookup("ids")
-	if !slices.Equal(logits.Shape, []int{6, 1536}) || logits.DType != checkpoint.F32 || !slices.Equal(ids.Shape, []int{7}) || ids.DType != checkpoint.I32 {
+	if !slices.Equal(logits.Shape, []int{6, 1536}) || logits.DType != checkpoint.F32 ||
+		!slices.Equal(ids.Shape, []int{7}) || ids.DType != checkpoint.I32 {
 		t.Fatalf("logits %v %v, ids %v %v", logits.DType, logits.Shape, ids.DType, ids.Shape)
 	}
 	data, err := os.ReadFile(path)

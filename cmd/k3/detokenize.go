@@ -2,15 +2,13 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-
-	"github.com/k3infer/k3/presets"
 )
 
 func detokenizeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "detokenize [flags] IDS | -",
 		Short:   "Turn token ids into text",
-		Long:    "Turn token ids, separated by commas or spaces, into the bytes of their text, and nothing else; - reads them from stdin.",
+		Long:    "Turn token ids, separated by commas or spaces, into the bytes of their text; - reads the ids from stdin.",
 		Example: "  k3 detokenize 39,85",
 		Args:    oneArgument("the ids, comma separated, or -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,6 +39,6 @@ func detokenizeCommand() *cobra.Command {
 			return err
 		},
 	}
-	presets.AddFlags(cmd.Flags(), "model")
+	addConfigFlags(cmd, "model")
 	return cmd
 }

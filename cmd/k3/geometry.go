@@ -68,7 +68,8 @@ func newGeometry(c *checkpoint.Config, quantized bool) geometry {
 	g := geometry{
 		ModelType: c.ModelType, Hidden: c.Hidden, Layers: c.Layers, Vocab: c.Vocab, NormEps: c.NormEps,
 		KDA: kdaGeometry{0, c.KDA.Heads, c.KDA.HeadDim, c.KDA.ConvKernel, c.KDA.GateLowerBound},
-		MLA: mlaGeometry{0, c.MLA.Heads, c.MLA.QueryRank, c.MLA.LatentRank, c.MLA.NopeDim, c.MLA.RopeDim, c.MLA.ValueDim, c.MLA.OutputGate},
+		MLA: mlaGeometry{0, c.MLA.Heads, c.MLA.QueryRank, c.MLA.LatentRank, c.MLA.NopeDim, c.MLA.RopeDim, c.MLA.ValueDim,
+			c.MLA.OutputGate},
 		Experts: expertsGeometry{c.Layers - c.DenseLayers, c.MoE.Experts, c.MoE.TopK, c.MoE.Shared, c.MoE.Latent, c.MoE.Intermediate,
 			c.MoE.ScalingFactor, c.MoE.Renormalize, c.MoE.LatentNorm, quantized},
 		DenseLayers: c.DenseLayers, DenseIntermediate: c.DenseIntermediate, ResidualBlock: c.ResidualBlock,
@@ -90,7 +91,8 @@ func newGeometry(c *checkpoint.Config, quantized bool) geometry {
 	g.count(c)
 	const float = 4
 	heads, width := int64(c.KDA.Heads), int64(c.KDAWidth())
-	g.StateBytes = int64(g.KDA.Layers) * float * (heads*int64(c.KDA.HeadDim)*int64(c.KDA.HeadDim) + 3*width*int64(c.KDA.ConvKernel-1))
+	matrices, history := heads*int64(c.KDA.HeadDim)*int64(c.KDA.HeadDim), 3*width*int64(c.KDA.ConvKernel-1)
+	g.StateBytes = int64(g.KDA.Layers) * float * (matrices + history)
 	g.PositionBytes = int64(g.MLA.Layers) * float * int64(c.MLA.LatentRank+c.MLA.RopeDim)
 	return g
 }
@@ -146,9 +148,11 @@ func (g *geometry) lines() [][2]string {
 		{"KDA", fmt.Sprintf("%s: %d heads of %d, convolution over %d, decay bound %g",
 			plural(g.KDA.Layers, "layer", "layers"), g.KDA.Heads, g.KDA.HeadDim, g.KDA.ConvKernel, g.KDA.GateLowerBound)},
 		{"MLA", fmt.Sprintf("%s: %d heads, keys %d + %d, values %d, query rank %d, latent rank %d%s",
-			plural(g.MLA.Layers, "layer", "layers"), g.MLA.Heads, g.MLA.NopeDim, g.MLA.RopeDim, g.MLA.ValueDim, g.MLA.QueryRank, g.MLA.LatentRank, gate)},
+			plural(g.MLA.Layers, "layer", "layers"), g.MLA.Heads, g.MLA.NopeDim, g.MLA.RopeDim, g.MLA.ValueDim, g.MLA.QueryRank,
+			g.MLA.LatentRank, gate)},
 		{"experts", fmt.Sprintf("%s: top %d of %d and %d shared, latent width %d, inner width %d, %s%s",
-			plural(g.Experts.Layers, "layer", "layers"), g.Experts.TopK, g.Experts.Experts, g.Experts.Shared, g.Experts.Latent, g.Experts.Intermediate, form, mlp)},
+			plural(g.Experts.Layers, "layer", "layers"), g.Experts.TopK, g.Experts.Experts, g.Experts.Shared, g.Experts.Latent,
+			g.Experts.Intermediate, form, mlp)},
 		{"residuals", fmt.Sprintf("a snapshot every %s", plural(g.ResidualBlock, "layer", "layers"))},
 		{"sequence", fmt.Sprintf("%s of state, and %s a position", size(g.StateBytes), size(g.PositionBytes))},
 	}

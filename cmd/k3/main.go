@@ -1,8 +1,8 @@
 // Command k3 runs Moonshot's Kimi K3 and models of its architecture on the machine at hand.
 //
 // Results go to stdout, progress, reports and errors to stderr. The exit code is 0 when it is done, 1 when the run failed,
-// 2 for wrong usage or configuration, 3 for a damaged, incomplete or unsuitable checkpoint or other input file, 4 for a request that
-// does not fit the memory given, 130 when it was interrupted.
+// 2 for wrong usage or configuration, 3 for a damaged, incomplete or unsuitable checkpoint or other input file, 4 for a
+// request that does not fit the memory given, 130 when it was interrupted.
 package main
 
 import (

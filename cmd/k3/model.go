@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
 	"github.com/k3infer/k3/presets/demo"
@@ -23,7 +24,31 @@ import (
 // maxText is the most text or ids read from one file.
 const maxText = 256 << 20
 
-// loadConfig decides the configuration of a command to whose flags presets.AddFlags was applied.
+// addConfigFlags gives a command the flags of the named settings, and completions for their values.
+func addConfigFlags(cmd *cobra.Command, names ...string) {
+	presets.AddFlags(cmd.Flags(), names...)
+	values := map[string]cobra.CompletionFunc{
+		"preset": cobra.FixedCompletions(presets.Names(), cobra.ShellCompDirectiveNoFileComp),
+		"model": func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+		"backend": func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+			for _, d := range kernel.Drivers() {
+				names = append(names, d.Name)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	for _, name := range append([]string{"preset"}, names...) {
+		if complete := values[name]; complete != nil {
+			if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
+				panic(err) // the flag was added above, once
+			}
+		}
+	}
+}
+
+// loadConfig decides the configuration of a command to which addConfigFlags was applied.
 func loadConfig(cmd *cobra.Command) (presets.Config, error) {
 	return presets.Load(cmd.Flags(), os.Environ())
 }

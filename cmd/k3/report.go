@@ -58,8 +58,9 @@ func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome,
 		Version: version(), Model: c.Model, Geometry: newGeometry(e.Config(), e.Config().Quantized), Preset: c.Preset,
 		Backend: e.Backend(), Threads: e.Threads(), Context: e.Context(), PrefillChunk: e.MaxRows(),
 		Seed: c.Generate.Seed, Temperature: c.Generate.Temperature,
-		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), Reasoning: string(w.reasoning), StopReason: string(out.Reason),
-		Prefill: newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Machine: thisMachine(),
+		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), Reasoning: string(w.reasoning),
+		StopReason: string(out.Reason),
+		Prefill:    newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Machine: thisMachine(),
 	}
 	if failed != nil {
 		r.Error = oneLine(failed)
@@ -75,7 +76,8 @@ func (r *report) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	phase := func(name string, p phase) {
 		if p.Tokens > 0 {
-			fmt.Fprintf(table, "%s\t%s in %s, %s a token\n", name, plural(p.Tokens, "token", "tokens"), seconds(p.Seconds), seconds(p.SecondsPerToken))
+			fmt.Fprintf(table, "%s\t%s in %s, %s a token\n",
+				name, plural(p.Tokens, "token", "tokens"), seconds(p.Seconds), seconds(p.SecondsPerToken))
 		}
 	}
 	fmt.Fprintln(table)

@@ -12,7 +12,8 @@ import (
 
 // commands are the program's, in the order of the help.
 var commands = []func() *cobra.Command{
-	runCommand, tokenizeCommand, detokenizeCommand, inspectCommand, conformanceCommand, presetsCommand, versionCommand, completionCommand,
+	runCommand, tokenizeCommand, detokenizeCommand, inspectCommand, conformanceCommand,
+	presetsCommand, versionCommand, completionCommand,
 }
 
 // rootCommand is k3 itself.

@@ -32,8 +32,8 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] --prompt TEXT | --prompt-file PATH | --ids IDS",
 		Short: "Generate text from a prompt",
-		Long: "Generate text from a prompt. The text goes to stdout, the report to stderr. The first Ctrl-C ends the text after the token\n" +
-			"in flight, the second at once.",
+		Long: "Generate text from a prompt. The text goes to stdout, the report to stderr. The first Ctrl-C ends the text after\n" +
+			"the token in flight, the second at once.",
 		Example: "  k3 run --prompt 'The capital of France is'\n" +
 			"  k3 run --preset laptop --temperature 0.7 --seed 1 --prompt-file question.txt --report report.json",
 		Args: noArguments,
@@ -45,8 +45,8 @@ func runCommand() *cobra.Command {
 	flags.StringVar(&f.promptFile, "prompt-file", "", "go on from the text in `PATH`, byte for byte; - is stdin")
 	flags.StringVar(&f.ids, "ids", "", "go on from the token `IDS`, comma separated")
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
-	flags.BoolVar(&f.chat, "chat", false, "the prompt is what a user says: wrap it in the chat markup; the answer goes to stdout, its reasoning to stderr")
-	presets.AddFlags(flags, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
+	flags.BoolVar(&f.chat, "chat", false, "the prompt is what a user says in a chat; the answer goes to stdout, its reasoning to stderr")
+	addConfigFlags(cmd, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
 		"ignore-eos", "context", "prefill-chunk", "threads", "backend")
 	flags.BoolVar(&f.printIDs, "print-ids", false, "write the generated ids, comma separated, instead of text")
 	flags.StringVar(&f.report, "report", "", "write the report to `FILE` as JSON")

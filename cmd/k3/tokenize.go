@@ -13,7 +13,6 @@ import (
 
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/tokenizer"
-	"github.com/k3infer/k3/presets"
 )
 
 // tokenizing is how a text becomes ids or pieces.
@@ -85,12 +84,14 @@ func tokenizeCommand() *cobra.Command {
 			return errors.Join(err, out.Flush())
 		},
 	}
-	presets.AddFlags(cmd.Flags(), "model")
+	addConfigFlags(cmd, "model")
 	cmd.Flags().StringVar(&file, "file", "", "read the text from `PATH`, - is stdin")
 	cmd.Flags().BoolVar(&t.special, "special", false, "read control tokens such as <|open|> as such")
 	cmd.Flags().BoolVar(&t.pieces, "pieces", false, "print the pieces that the text is split into, as JSON strings")
-	cmd.Flags().BoolVar(&lines, "jsonl", false, `read lines {"text":..., "special":bool}, write lines {"ids":[...]} or {"pieces":[...]}`)
-	cmd.Flags().BoolVar(&t.chat, "chat", false, `with --jsonl: read chat requests as of OpenAI's API, write lines {"ids":[...],"segments":[...]}`)
+	cmd.Flags().BoolVar(&lines, "jsonl", false,
+		`read lines {"text":..., "special":bool}, write lines {"ids":[...]} or {"pieces":[...]}`)
+	cmd.Flags().BoolVar(&t.chat, "chat", false,
+		`with --jsonl: read chat requests as of OpenAI's API, write lines {"ids":[...], "segments":[...]}`)
 	cmd.Flags().BoolVar(&t.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
 	return cmd
 }
