@@ -5,6 +5,7 @@ package amd64
 import (
 	"math"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/klauspost/cpuid/v2"
@@ -117,21 +118,34 @@ type dotArgs struct {
 	xStride uintptr // bytes from a packed vector to the next
 
 	blocks, groups uintptr
-	ahead          uintptr // how far beyond w to ask memory for weights
-	tail           *byte   // last blocks of the rows, 128 bytes apart, or nil
+	tail           *byte // last blocks of the rows, 128 bytes apart, or nil
 	tailX          *float32
 
-	spill [12 * 8]float32 // accumulators of the first of two sweeps
+	// A call may do a panel of the columns (not for MXFP4).
+	first, last uintptr  // not 0 for the first and the last panel
+	sums        *float32 // accumulators between sweeps and panels, 32 for each row and vector
+	sumsStep    uintptr  // bytes from a group's to the next group's, 0 where there is one panel
 }
 
 const (
 	// callWeights bounds one call of an assembly function, which cannot be interrupted, to well below 100 microseconds.
 	callWeights = 1 << 19
-	// chunkBytes bounds the rows that several sweeps read one after the other, from the second-level cache but the first.
-	chunkBytes = 256 << 10
-	// tailRows is the number of rows whose tails are copied together.
-	tailRows = 24
+	// chunkRows is the number of rows whose tails are copied together, and that go through the panels together. All the
+	// numbers of rows that a function takes divide it.
+	chunkRows = 24
+	// panelBlocks is the width of a panel: the piece of four vectors beside it fits the first-level cache.
+	panelBlocks = 48
+	// panelVectors is the number of vectors from which panels pay.
+	panelVectors = 3
 )
+
+// scratch is memory for a call of Dot.
+type scratch struct {
+	sums [chunkRows * kernel.MaxVectors * kernel.Lanes]float32
+	wide [decodeBytes]byte
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // shapes lists, for the vectors one sweep takes, the rows it takes.
 type shape struct{ rows, vectors int }
@@ -160,105 +174,138 @@ func (b backend) Dot(dst []float32, stride int, w kernel.Tile, x []float32, vect
 	if w.Rows == 0 {
 		return
 	}
-	if w.Format == kernel.MXFP4 && vectors >= decodeVectors {
-		b.dotDecoded(dst, stride, w, x, vectors)
+	var s *scratch
+	if vectors > 1 {
+		s = scratches.Get().(*scratch)
+		defer scratches.Put(s)
+	}
+	if w.Format == kernel.MXFP4 && vectors >= decodeVectors && 2*w.Cols <= decodeBytes {
+		b.dotDecoded(dst, stride, w, x, vectors, s)
 		return
 	}
 	tail := w.Cols % block
 	if tail == 0 {
-		b.dotRows(dst, stride, w, x, vectors, nil)
+		b.dotRows(dst, stride, w, x, vectors, nil, s)
 		return
 	}
 	row, size := w.Format.RowBytes(w.Stride), w.Format.RowBytes(tail)
 	from := w.Format.RowBytes(w.Cols - tail)
-	var tails [tailRows][128]byte
-	for r := 0; r < w.Rows; r += tailRows {
-		n := min(tailRows, w.Rows-r)
+	var tails [chunkRows][128]byte
+	for r := 0; r < w.Rows; r += chunkRows {
+		n := min(chunkRows, w.Rows-r)
 		for i := range n {
 			copy(tails[i][:size], w.Data[(r+i)*row+from:])
 		}
-		b.dotRows(dst[r:], stride, w.Slice(r, r+n), x, vectors, &tails[0][0])
+		b.dotRows(dst[r:], stride, w.Slice(r, r+n), x, vectors, &tails[0][0], s)
 	}
 }
 
 // dotRows is Dot for rows of whole blocks, or with the last block of each in tails.
-func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, vectors int, tails *byte) {
+func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, vectors int, tails *byte, s *scratch) {
 	packed := b.PackedLen(w.Format, w.Cols)
-	row := w.Format.RowBytes(w.Stride)
-	a := dotArgs{stride: uintptr(4 * stride), row: uintptr(row), xStride: uintptr(4 * packed), blocks: uintptr(w.Cols / block)}
+	blocks := w.Cols / block
+	a := dotArgs{stride: uintptr(4 * stride), row: uintptr(w.Format.RowBytes(w.Stride)), xStride: uintptr(4 * packed)}
 	if w.Format == kernel.MXFP4 {
 		a.scaleRow = uintptr(w.Cols / kernel.GroupSize)
 		a.table = b.table()
 	}
-	shapes := b.shapes(w.Format)
-	chunk := w.Rows
-	if vectors > shapes[0].vectors {
-		chunk = max(1, chunkBytes/row/24) * 24
+	// Few vectors go through whole rows, as many at a time as one call may. More go through a few rows panel by panel, so
+	// that vectors and weights come from the caches the second time and every time after.
+	chunk, panel := w.Rows, max(1, blocks)
+	if vectors >= panelVectors {
+		chunk, panel = chunkRows, panelBlocks
+	} else if vectors > b.shapes(w.Format)[0].vectors {
+		chunk = chunkRows
 	}
 	for from := 0; from < w.Rows; from += chunk {
 		to := min(from+chunk, w.Rows)
-		for v := 0; v < vectors; {
-			var s shape
-			for _, s = range shapes {
-				if s.vectors <= vectors-v {
-					break
-				}
+		for at := 0; at == 0 || at < blocks; at += panel {
+			n := min(panel, blocks-at)
+			a.blocks = uintptr(n)
+			a.first, a.last = 0, 0
+			if at == 0 {
+				a.first = 1
 			}
-			a.x = &x[v*packed]
-			a.tailX = nil
-			if tails != nil {
-				a.tailX = &x[v*packed+w.Cols/block*block]
+			end := at+n == blocks
+			if end {
+				a.last = 1
 			}
-			perCall := max(1, callWeights/w.Cols/s.rows) * s.rows
-			for r := from; r < to; {
-				n := min(perCall, to-r)
-				rows := s.rows
-				if n < rows {
-					rows = 1
+			for v := 0; v < vectors; {
+				shape := b.shape(w.Format, vectors-v)
+				a.x = &x[v*packed+at*block]
+				a.tail, a.tailX = nil, nil
+				if end && tails != nil {
+					a.tail, a.tailX = (*byte)(unsafe.Add(unsafe.Pointer(tails), from*128)), &x[v*packed+blocks*block]
 				}
-				n = n / rows * rows
-				a.groups = uintptr(n / rows)
-				a.ahead = uintptr(rows * row)
-				a.w = &w.Data[r*row]
-				a.dst = &dst[v*stride+r]
-				if tails != nil {
-					a.tail = (*byte)(unsafe.Add(unsafe.Pointer(tails), r*128))
+				a.w = &w.Data[from*int(a.row)+w.Format.RowBytes(at*block)]
+				a.dst = &dst[v*stride+from]
+				if w.Format == kernel.MXFP4 {
+					a.scale = &w.Scale[from*int(a.scaleRow)]
 				}
-				b.call(w, r, rows, s.vectors, &a)
-				r += n
+				if s != nil {
+					a.sums = &s.sums[v*chunkRows*kernel.Lanes]
+				}
+				b.calls(w.Format, shape, to-from, n, &a)
+				v += shape.vectors
 			}
-			v += s.vectors
 		}
 	}
 }
 
-// call does one call of a dot product function on rows from row r.
-func (b backend) call(w kernel.Tile, r, rows, vectors int, a *dotArgs) {
-	if w.Format != kernel.MXFP4 {
-		if b.set == avx512 {
-			dotAVX512(w.Format, rows, vectors, a)
-		} else {
-			dotAVX2(w.Format, rows, vectors, a)
+// shape returns the shape of the function for the most of some vectors.
+func (b backend) shape(f kernel.Format, vectors int) shape {
+	for _, s := range b.shapes(f) {
+		if s.vectors <= vectors {
+			return s
 		}
-		return
 	}
-	a.scale = &w.Scale[r*int(a.scaleRow)]
-	if b.set == avx512 {
-		dotAVX512(w.Format, rows, vectors, a)
-		return
+	panic("amd64: no vectors")
+}
+
+// calls takes some rows through the function of a shape, and what is left over of them through that for one row.
+func (b backend) calls(f kernel.Format, s shape, rows, blocks int, a *dotArgs) {
+	perCall := max(1, callWeights/(max(1, blocks)*block)/s.rows) * s.rows
+	for rows > 0 {
+		n := min(perCall, rows)
+		group := s.rows
+		if n < group {
+			group = 1
+		}
+		a.groups = uintptr(n / group)
+		if a.first+a.last < 2 {
+			a.sumsStep = uintptr(4 * group * s.vectors * kernel.Lanes)
+		}
+		b.call(f, group, s.vectors, a)
+		rows -= n / group * group
 	}
-	if rows == 2 {
-		dotMXFP4R2V1AVX2(a)
-		return
-	}
-	// The AVX2 function always takes two rows: here the same twice.
-	for range a.groups {
+}
+
+// call calls one function, which moves a on to the rows after.
+func (b backend) call(f kernel.Format, rows, vectors int, a *dotArgs) {
+	switch {
+	case b.set == avx512:
+		dotAVX512(f, rows, vectors, a)
+	case f != kernel.MXFP4 || rows > 1:
+		dotAVX2(f, rows, vectors, a)
+	default:
+		// The function always takes two rows: here the same twice.
 		one := *a
 		var two [2]float32
-		one.dst, one.row, one.scaleRow, one.groups = &two[0], 0, 0, 1
-		dotMXFP4R2V1AVX2(&one)
+		one.dst, one.row, one.scaleRow = &two[0], 0, 0
+		dotAVX2(f, 2, vectors, &one)
 		*a.dst = two[0]
-		a.w, a.dst = (*byte)(unsafe.Add(unsafe.Pointer(a.w), a.row)), (*float32)(unsafe.Add(unsafe.Pointer(a.dst), 4))
-		a.scale = (*byte)(unsafe.Add(unsafe.Pointer(a.scale), a.scaleRow))
 	}
+}
+
+// Read returns something made of all of p, a multiple of 256 bytes, by plain reads: how fast memory is for the bench.
+func (b backend) Read(p []byte) uint64 {
+	var sum uint64
+	if len(p) > 0 {
+		if b.set == avx512 {
+			readAVX512(&p[0], len(p)/64, &sum)
+		} else {
+			readAVX2(&p[0], len(p)/64, &sum)
+		}
+	}
+	return sum
 }

@@ -50,11 +50,22 @@ TEXT ·dotF32R2V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 group1:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh3
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	VMOVUPS 128(BX), Y4
+	VMOVUPS 160(BX), Y5
+	VMOVUPS 192(BX), Y6
+	VMOVUPS 224(BX), Y7
+	JMP begun2
+fresh3:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -63,10 +74,11 @@ group1:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
+begun2:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail2
-block3:
+	JZ tail4
+block5:
 	VMOVUPS 0(R10), Y8
 	VFMADD231PS 0(SI), Y8, Y0
 	VFMADD231PS 0(SI)(R9*1), Y8, Y4
@@ -79,19 +91,16 @@ block3:
 	VMOVUPS 96(R10), Y8
 	VFMADD231PS 96(SI), Y8, Y3
 	VFMADD231PS 96(SI)(R9*1), Y8, Y7
-	PREFETCHT0 0(DX)
-	PREFETCHT0 64(DX)
-	PREFETCHT0 128(DX)
-	PREFETCHT0 192(DX)
-	ADDQ $256, DX
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block3
-tail2:
+	JNZ block5
+tail4:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done4
+	JZ done6
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y8
@@ -106,7 +115,20 @@ tail2:
 	VMOVUPS 96(R10), Y8
 	VFMADD231PS 96(SI), Y8, Y3
 	VFMADD231PS 96(SI)(R9*1), Y8, Y7
-done4:
+done6:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce8
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	VMOVUPS Y4, 128(BX)
+	VMOVUPS Y5, 160(BX)
+	VMOVUPS Y6, 192(BX)
+	VMOVUPS Y7, 224(BX)
+	JMP next7
+reduce8:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -129,13 +151,16 @@ done4:
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
 	VMOVLPS X0, 0(BX)
+next7:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $2, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next5
+	JEQ none9
 	ADDQ $256, dotArgs_tail(AX)
-next5:
+none9:
 	ADDQ $8, dotArgs_dst(AX)
 	DECQ R13
 	JNZ group1
@@ -146,20 +171,28 @@ next5:
 TEXT ·dotF32R1V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group6:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group10:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh12
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	JMP begun11
+fresh12:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun11:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail7
-block8:
+	JZ tail13
+block14:
 	VMOVUPS 0(R10), Y4
 	VFMADD231PS 0(SI), Y4, Y0
 	VMOVUPS 32(R10), Y4
@@ -168,17 +201,15 @@ block8:
 	VFMADD231PS 64(SI), Y4, Y2
 	VMOVUPS 96(R10), Y4
 	VFMADD231PS 96(SI), Y4, Y3
-	PREFETCHT0 0(DX)
-	PREFETCHT0 64(DX)
-	ADDQ $128, DX
+	PREFETCHT0 1024(SI)
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block8
-tail7:
+	JNZ block14
+tail13:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done9
+	JZ done15
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y4
@@ -189,7 +220,16 @@ tail7:
 	VFMADD231PS 64(SI), Y4, Y2
 	VMOVUPS 96(R10), Y4
 	VFMADD231PS 96(SI), Y4, Y3
-done9:
+done15:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce17
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	JMP next16
+reduce17:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -206,16 +246,19 @@ done9:
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
 	VMOVSS X0, 0(BX)
+next16:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next10
+	JEQ none18
 	ADDQ $128, dotArgs_tail(AX)
-next10:
+none18:
 	ADDQ $4, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group6
+	JNZ group10
 	VZEROUPPER
 	RET
 
@@ -224,12 +267,27 @@ TEXT ·dotF32R3V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group11:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group19:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh21
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	VMOVUPS 128(BX), Y4
+	VMOVUPS 160(BX), Y5
+	VMOVUPS 192(BX), Y6
+	VMOVUPS 224(BX), Y7
+	VMOVUPS 256(BX), Y8
+	VMOVUPS 288(BX), Y9
+	VMOVUPS 320(BX), Y10
+	VMOVUPS 352(BX), Y11
+	JMP begun20
+fresh21:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -242,10 +300,11 @@ group11:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
+begun20:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail12
-block13:
+	JZ tail22
+block23:
 	VMOVUPS 0(SI), Y12
 	VMOVUPS 0(SI)(R9*1), Y13
 	VMOVUPS 0(SI)(R9*2), Y14
@@ -268,21 +327,17 @@ block13:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-	PREFETCHT0 0(DX)
-	PREFETCHT0 64(DX)
-	PREFETCHT0 128(DX)
-	PREFETCHT0 192(DX)
-	PREFETCHT0 256(DX)
-	PREFETCHT0 320(DX)
-	ADDQ $384, DX
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
+	PREFETCHT0 1024(SI)(R9*2)
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block13
-tail12:
+	JNZ block23
+tail22:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done14
+	JZ done24
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Y12
@@ -307,22 +362,40 @@ tail12:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done14:
-	VMOVUPS Y0, dotArgs_spill+0(AX)
-	VMOVUPS Y1, dotArgs_spill+32(AX)
-	VMOVUPS Y2, dotArgs_spill+64(AX)
-	VMOVUPS Y3, dotArgs_spill+96(AX)
-	VMOVUPS Y4, dotArgs_spill+128(AX)
-	VMOVUPS Y5, dotArgs_spill+160(AX)
-	VMOVUPS Y6, dotArgs_spill+192(AX)
-	VMOVUPS Y7, dotArgs_spill+224(AX)
-	VMOVUPS Y8, dotArgs_spill+256(AX)
-	VMOVUPS Y9, dotArgs_spill+288(AX)
-	VMOVUPS Y10, dotArgs_spill+320(AX)
-	VMOVUPS Y11, dotArgs_spill+352(AX)
+done24:
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	VMOVUPS Y4, 128(BX)
+	VMOVUPS Y5, 160(BX)
+	VMOVUPS Y6, 192(BX)
+	VMOVUPS Y7, 224(BX)
+	VMOVUPS Y8, 256(BX)
+	VMOVUPS Y9, 288(BX)
+	VMOVUPS Y10, 320(BX)
+	VMOVUPS Y11, 352(BX)
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh26
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 384(BX), Y0
+	VMOVUPS 416(BX), Y1
+	VMOVUPS 448(BX), Y2
+	VMOVUPS 480(BX), Y3
+	VMOVUPS 512(BX), Y4
+	VMOVUPS 544(BX), Y5
+	VMOVUPS 576(BX), Y6
+	VMOVUPS 608(BX), Y7
+	VMOVUPS 640(BX), Y8
+	VMOVUPS 672(BX), Y9
+	VMOVUPS 704(BX), Y10
+	VMOVUPS 736(BX), Y11
+	JMP begun25
+fresh26:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -335,10 +408,11 @@ done14:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
+begun25:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail15
-block16:
+	JZ tail27
+block28:
 	VMOVUPS 64(SI), Y12
 	VMOVUPS 64(SI)(R9*1), Y13
 	VMOVUPS 64(SI)(R9*2), Y14
@@ -361,14 +435,17 @@ block16:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
+	PREFETCHT0 1024(SI)(R9*2)
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block16
-tail15:
+	JNZ block28
+tail27:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done17
+	JZ done29
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 64(SI), Y12
@@ -393,24 +470,42 @@ tail15:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done17:
-	VADDPS dotArgs_spill+0(AX), Y0, Y0
-	VADDPS dotArgs_spill+32(AX), Y1, Y1
+done29:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce31
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 384(BX)
+	VMOVUPS Y1, 416(BX)
+	VMOVUPS Y2, 448(BX)
+	VMOVUPS Y3, 480(BX)
+	VMOVUPS Y4, 512(BX)
+	VMOVUPS Y5, 544(BX)
+	VMOVUPS Y6, 576(BX)
+	VMOVUPS Y7, 608(BX)
+	VMOVUPS Y8, 640(BX)
+	VMOVUPS Y9, 672(BX)
+	VMOVUPS Y10, 704(BX)
+	VMOVUPS Y11, 736(BX)
+	JMP next30
+reduce31:
+	MOVQ dotArgs_sums(AX), BX
+	VADDPS 0(BX), Y0, Y0
+	VADDPS 32(BX), Y1, Y1
 	VADDPS Y1, Y0, Y0
-	VADDPS dotArgs_spill+64(AX), Y2, Y2
-	VADDPS dotArgs_spill+96(AX), Y3, Y3
+	VADDPS 64(BX), Y2, Y2
+	VADDPS 96(BX), Y3, Y3
 	VADDPS Y3, Y2, Y2
-	VADDPS dotArgs_spill+128(AX), Y4, Y4
-	VADDPS dotArgs_spill+160(AX), Y5, Y5
+	VADDPS 128(BX), Y4, Y4
+	VADDPS 160(BX), Y5, Y5
 	VADDPS Y5, Y4, Y4
-	VADDPS dotArgs_spill+192(AX), Y6, Y6
-	VADDPS dotArgs_spill+224(AX), Y7, Y7
+	VADDPS 192(BX), Y6, Y6
+	VADDPS 224(BX), Y7, Y7
 	VADDPS Y7, Y6, Y6
-	VADDPS dotArgs_spill+256(AX), Y8, Y8
-	VADDPS dotArgs_spill+288(AX), Y9, Y9
+	VADDPS 256(BX), Y8, Y8
+	VADDPS 288(BX), Y9, Y9
 	VADDPS Y9, Y8, Y8
-	VADDPS dotArgs_spill+320(AX), Y10, Y10
-	VADDPS dotArgs_spill+352(AX), Y11, Y11
+	VADDPS 320(BX), Y10, Y10
+	VADDPS 352(BX), Y11, Y11
 	VADDPS Y11, Y10, Y10
 	VPERM2F128 $0x20, Y2, Y0, Y12
 	VPERM2F128 $0x31, Y2, Y0, Y0
@@ -439,16 +534,19 @@ done17:
 	VEXTRACTF128 $1, Y0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
+next30:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next18
+	JEQ none32
 	ADDQ $384, dotArgs_tail(AX)
-next18:
+none32:
 	ADDQ $12, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group11
+	JNZ group19
 	VZEROUPPER
 	RET
 
@@ -457,37 +555,43 @@ TEXT ·dotF32R1V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group19:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group33:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh35
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	JMP begun34
+fresh35:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun34:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail20
-block21:
+	JZ tail36
+block37:
 	VMOVUPS 0(SI), Y4
 	VFMADD231PS 0(R10), Y4, Y0
 	VFMADD231PS 0(R10)(R11*1), Y4, Y2
 	VMOVUPS 32(SI), Y4
 	VFMADD231PS 32(R10), Y4, Y1
 	VFMADD231PS 32(R10)(R11*1), Y4, Y3
-	PREFETCHT0 0(DX)
-	PREFETCHT0 64(DX)
-	ADDQ $128, DX
+	PREFETCHT0 1024(SI)
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block21
-tail20:
+	JNZ block37
+tail36:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done22
+	JZ done38
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Y4
@@ -496,36 +600,48 @@ tail20:
 	VMOVUPS 32(SI), Y4
 	VFMADD231PS 32(R10), Y4, Y1
 	VFMADD231PS 32(R10)(R11*1), Y4, Y3
-done22:
-	VMOVUPS Y0, dotArgs_spill+0(AX)
-	VMOVUPS Y1, dotArgs_spill+32(AX)
-	VMOVUPS Y2, dotArgs_spill+64(AX)
-	VMOVUPS Y3, dotArgs_spill+96(AX)
+done38:
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh40
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 128(BX), Y0
+	VMOVUPS 160(BX), Y1
+	VMOVUPS 192(BX), Y2
+	VMOVUPS 224(BX), Y3
+	JMP begun39
+fresh40:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun39:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail23
-block24:
+	JZ tail41
+block42:
 	VMOVUPS 64(SI), Y4
 	VFMADD231PS 64(R10), Y4, Y0
 	VFMADD231PS 64(R10)(R11*1), Y4, Y2
 	VMOVUPS 96(SI), Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
+	PREFETCHT0 1024(SI)
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block24
-tail23:
+	JNZ block42
+tail41:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done25
+	JZ done43
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 64(SI), Y4
@@ -534,12 +650,22 @@ tail23:
 	VMOVUPS 96(SI), Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
-done25:
-	VADDPS dotArgs_spill+0(AX), Y0, Y0
-	VADDPS dotArgs_spill+32(AX), Y1, Y1
+done43:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce45
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 128(BX)
+	VMOVUPS Y1, 160(BX)
+	VMOVUPS Y2, 192(BX)
+	VMOVUPS Y3, 224(BX)
+	JMP next44
+reduce45:
+	MOVQ dotArgs_sums(AX), BX
+	VADDPS 0(BX), Y0, Y0
+	VADDPS 32(BX), Y1, Y1
 	VADDPS Y1, Y0, Y0
-	VADDPS dotArgs_spill+64(AX), Y2, Y2
-	VADDPS dotArgs_spill+96(AX), Y3, Y3
+	VADDPS 64(BX), Y2, Y2
+	VADDPS 96(BX), Y3, Y3
 	VADDPS Y3, Y2, Y2
 	VPERM2F128 $0x20, Y2, Y0, Y4
 	VPERM2F128 $0x31, Y2, Y0, Y0
@@ -557,16 +683,19 @@ done25:
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVSS X15, (BX)
+next44:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next26
+	JEQ none46
 	ADDQ $128, dotArgs_tail(AX)
-next26:
+none46:
 	ADDQ $4, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group19
+	JNZ group33
 	VZEROUPPER
 	RET
 
@@ -574,12 +703,23 @@ next26:
 TEXT ·dotBF16R2V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group27:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group47:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh49
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	VMOVUPS 128(BX), Y4
+	VMOVUPS 160(BX), Y5
+	VMOVUPS 192(BX), Y6
+	VMOVUPS 224(BX), Y7
+	JMP begun48
+fresh49:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -588,10 +728,11 @@ group27:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
+begun48:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail28
-block29:
+	JZ tail50
+block51:
 	VMOVUPS 0(R10), Y8
 	VMOVUPS 0(SI), Y9
 	VPSLLD $16, Y9, Y9
@@ -620,17 +761,16 @@ block29:
 	VMOVUPS 32(SI)(R9*1), Y10
 	VANDPS highHalf<>(SB), Y10, Y10
 	VFMADD231PS Y10, Y8, Y7
-	PREFETCHT0 0(DX)
-	PREFETCHT0 64(DX)
-	ADDQ $128, DX
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block29
-tail28:
+	JNZ block51
+tail50:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done30
+	JZ done52
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y8
@@ -661,7 +801,20 @@ tail28:
 	VMOVUPS 32(SI)(R9*1), Y10
 	VANDPS highHalf<>(SB), Y10, Y10
 	VFMADD231PS Y10, Y8, Y7
-done30:
+done52:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce54
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	VMOVUPS Y4, 128(BX)
+	VMOVUPS Y5, 160(BX)
+	VMOVUPS Y6, 192(BX)
+	VMOVUPS Y7, 224(BX)
+	JMP next53
+reduce54:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y6, Y4, Y4
@@ -694,16 +847,19 @@ done30:
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
 	VMOVLPS X0, 0(BX)
+next53:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $2, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next31
+	JEQ none55
 	ADDQ $256, dotArgs_tail(AX)
-next31:
+none55:
 	ADDQ $8, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group27
+	JNZ group47
 	VZEROUPPER
 	RET
 
@@ -711,20 +867,28 @@ next31:
 TEXT ·dotBF16R1V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group32:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group56:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh58
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	JMP begun57
+fresh58:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun57:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail33
-block34:
+	JZ tail59
+block60:
 	VMOVUPS 0(R10), Y4
 	VMOVUPS 0(SI), Y5
 	VPSLLD $16, Y5, Y5
@@ -741,16 +905,15 @@ block34:
 	VMOVUPS 32(SI), Y5
 	VANDPS highHalf<>(SB), Y5, Y5
 	VFMADD231PS Y5, Y4, Y3
-	PREFETCHT0 0(DX)
-	ADDQ $64, DX
+	PREFETCHT0 1024(SI)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block34
-tail33:
+	JNZ block60
+tail59:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done35
+	JZ done61
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y4
@@ -769,7 +932,16 @@ tail33:
 	VMOVUPS 32(SI), Y5
 	VANDPS highHalf<>(SB), Y5, Y5
 	VFMADD231PS Y5, Y4, Y3
-done35:
+done61:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce63
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	JMP next62
+reduce63:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VPERM2F128 $0x20, Y0, Y0, Y4
@@ -791,16 +963,19 @@ done35:
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
 	VMOVSS X0, 0(BX)
+next62:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next36
+	JEQ none64
 	ADDQ $128, dotArgs_tail(AX)
-next36:
+none64:
 	ADDQ $4, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group32
+	JNZ group56
 	VZEROUPPER
 	RET
 
@@ -809,12 +984,27 @@ TEXT ·dotBF16R3V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group37:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group65:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh67
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	VMOVUPS 128(BX), Y4
+	VMOVUPS 160(BX), Y5
+	VMOVUPS 192(BX), Y6
+	VMOVUPS 224(BX), Y7
+	VMOVUPS 256(BX), Y8
+	VMOVUPS 288(BX), Y9
+	VMOVUPS 320(BX), Y10
+	VMOVUPS 352(BX), Y11
+	JMP begun66
+fresh67:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -827,10 +1017,11 @@ group37:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
+begun66:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail38
-block39:
+	JZ tail68
+block69:
 	VMOVUPS 0(SI), Y12
 	VPSLLD $16, Y12, Y12
 	VMOVUPS 0(SI)(R9*1), Y13
@@ -859,18 +1050,17 @@ block39:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-	PREFETCHT0 0(DX)
-	PREFETCHT0 64(DX)
-	PREFETCHT0 128(DX)
-	ADDQ $192, DX
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
+	PREFETCHT0 1024(SI)(R9*2)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block39
-tail38:
+	JNZ block69
+tail68:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done40
+	JZ done70
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Y12
@@ -901,22 +1091,40 @@ tail38:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done40:
-	VMOVUPS Y0, dotArgs_spill+0(AX)
-	VMOVUPS Y1, dotArgs_spill+32(AX)
-	VMOVUPS Y2, dotArgs_spill+64(AX)
-	VMOVUPS Y3, dotArgs_spill+96(AX)
-	VMOVUPS Y4, dotArgs_spill+128(AX)
-	VMOVUPS Y5, dotArgs_spill+160(AX)
-	VMOVUPS Y6, dotArgs_spill+192(AX)
-	VMOVUPS Y7, dotArgs_spill+224(AX)
-	VMOVUPS Y8, dotArgs_spill+256(AX)
-	VMOVUPS Y9, dotArgs_spill+288(AX)
-	VMOVUPS Y10, dotArgs_spill+320(AX)
-	VMOVUPS Y11, dotArgs_spill+352(AX)
+done70:
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	VMOVUPS Y4, 128(BX)
+	VMOVUPS Y5, 160(BX)
+	VMOVUPS Y6, 192(BX)
+	VMOVUPS Y7, 224(BX)
+	VMOVUPS Y8, 256(BX)
+	VMOVUPS Y9, 288(BX)
+	VMOVUPS Y10, 320(BX)
+	VMOVUPS Y11, 352(BX)
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh72
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 384(BX), Y0
+	VMOVUPS 416(BX), Y1
+	VMOVUPS 448(BX), Y2
+	VMOVUPS 480(BX), Y3
+	VMOVUPS 512(BX), Y4
+	VMOVUPS 544(BX), Y5
+	VMOVUPS 576(BX), Y6
+	VMOVUPS 608(BX), Y7
+	VMOVUPS 640(BX), Y8
+	VMOVUPS 672(BX), Y9
+	VMOVUPS 704(BX), Y10
+	VMOVUPS 736(BX), Y11
+	JMP begun71
+fresh72:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -929,10 +1137,11 @@ done40:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
+begun71:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail41
-block42:
+	JZ tail73
+block74:
 	VMOVUPS 32(SI), Y12
 	VPSLLD $16, Y12, Y12
 	VMOVUPS 32(SI)(R9*1), Y13
@@ -961,14 +1170,17 @@ block42:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
+	PREFETCHT0 1024(SI)(R9*2)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block42
-tail41:
+	JNZ block74
+tail73:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done43
+	JZ done75
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 32(SI), Y12
@@ -999,19 +1211,37 @@ tail41:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done43:
-	VADDPS dotArgs_spill+0(AX), Y0, Y0
-	VADDPS dotArgs_spill+32(AX), Y1, Y1
-	VADDPS dotArgs_spill+64(AX), Y2, Y2
-	VADDPS dotArgs_spill+96(AX), Y3, Y3
-	VADDPS dotArgs_spill+128(AX), Y4, Y4
-	VADDPS dotArgs_spill+160(AX), Y5, Y5
-	VADDPS dotArgs_spill+192(AX), Y6, Y6
-	VADDPS dotArgs_spill+224(AX), Y7, Y7
-	VADDPS dotArgs_spill+256(AX), Y8, Y8
-	VADDPS dotArgs_spill+288(AX), Y9, Y9
-	VADDPS dotArgs_spill+320(AX), Y10, Y10
-	VADDPS dotArgs_spill+352(AX), Y11, Y11
+done75:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce77
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 384(BX)
+	VMOVUPS Y1, 416(BX)
+	VMOVUPS Y2, 448(BX)
+	VMOVUPS Y3, 480(BX)
+	VMOVUPS Y4, 512(BX)
+	VMOVUPS Y5, 544(BX)
+	VMOVUPS Y6, 576(BX)
+	VMOVUPS Y7, 608(BX)
+	VMOVUPS Y8, 640(BX)
+	VMOVUPS Y9, 672(BX)
+	VMOVUPS Y10, 704(BX)
+	VMOVUPS Y11, 736(BX)
+	JMP next76
+reduce77:
+	MOVQ dotArgs_sums(AX), BX
+	VADDPS 0(BX), Y0, Y0
+	VADDPS 32(BX), Y1, Y1
+	VADDPS 64(BX), Y2, Y2
+	VADDPS 96(BX), Y3, Y3
+	VADDPS 128(BX), Y4, Y4
+	VADDPS 160(BX), Y5, Y5
+	VADDPS 192(BX), Y6, Y6
+	VADDPS 224(BX), Y7, Y7
+	VADDPS 256(BX), Y8, Y8
+	VADDPS 288(BX), Y9, Y9
+	VADDPS 320(BX), Y10, Y10
+	VADDPS 352(BX), Y11, Y11
 	VPERM2F128 $0x20, Y2, Y0, Y12
 	VPERM2F128 $0x31, Y2, Y0, Y0
 	VADDPS Y0, Y12, Y0
@@ -1057,16 +1287,19 @@ done43:
 	VEXTRACTF128 $1, Y0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
+next76:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next44
+	JEQ none78
 	ADDQ $384, dotArgs_tail(AX)
-next44:
+none78:
 	ADDQ $12, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group37
+	JNZ group65
 	VZEROUPPER
 	RET
 
@@ -1075,20 +1308,28 @@ TEXT ·dotBF16R1V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group45:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group79:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh81
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	JMP begun80
+fresh81:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun80:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail46
-block47:
+	JZ tail82
+block83:
 	VMOVUPS 0(SI), Y4
 	VPSLLD $16, Y4, Y4
 	VFMADD231PS 0(R10), Y4, Y0
@@ -1097,16 +1338,15 @@ block47:
 	VANDPS highHalf<>(SB), Y4, Y4
 	VFMADD231PS 64(R10), Y4, Y1
 	VFMADD231PS 64(R10)(R11*1), Y4, Y3
-	PREFETCHT0 0(DX)
-	ADDQ $64, DX
+	PREFETCHT0 1024(SI)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block47
-tail46:
+	JNZ block83
+tail82:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done48
+	JZ done84
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Y4
@@ -1117,22 +1357,33 @@ tail46:
 	VANDPS highHalf<>(SB), Y4, Y4
 	VFMADD231PS 64(R10), Y4, Y1
 	VFMADD231PS 64(R10)(R11*1), Y4, Y3
-done48:
-	VMOVUPS Y0, dotArgs_spill+0(AX)
-	VMOVUPS Y1, dotArgs_spill+32(AX)
-	VMOVUPS Y2, dotArgs_spill+64(AX)
-	VMOVUPS Y3, dotArgs_spill+96(AX)
+done84:
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh86
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 128(BX), Y0
+	VMOVUPS 160(BX), Y1
+	VMOVUPS 192(BX), Y2
+	VMOVUPS 224(BX), Y3
+	JMP begun85
+fresh86:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun85:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail49
-block50:
+	JZ tail87
+block88:
 	VMOVUPS 32(SI), Y4
 	VPSLLD $16, Y4, Y4
 	VFMADD231PS 32(R10), Y4, Y0
@@ -1141,14 +1392,15 @@ block50:
 	VANDPS highHalf<>(SB), Y4, Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
+	PREFETCHT0 1024(SI)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block50
-tail49:
+	JNZ block88
+tail87:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done51
+	JZ done89
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 32(SI), Y4
@@ -1159,11 +1411,21 @@ tail49:
 	VANDPS highHalf<>(SB), Y4, Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
-done51:
-	VADDPS dotArgs_spill+0(AX), Y0, Y0
-	VADDPS dotArgs_spill+32(AX), Y1, Y1
-	VADDPS dotArgs_spill+64(AX), Y2, Y2
-	VADDPS dotArgs_spill+96(AX), Y3, Y3
+done89:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce91
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 128(BX)
+	VMOVUPS Y1, 160(BX)
+	VMOVUPS Y2, 192(BX)
+	VMOVUPS Y3, 224(BX)
+	JMP next90
+reduce91:
+	MOVQ dotArgs_sums(AX), BX
+	VADDPS 0(BX), Y0, Y0
+	VADDPS 32(BX), Y1, Y1
+	VADDPS 64(BX), Y2, Y2
+	VADDPS 96(BX), Y3, Y3
 	VPERM2F128 $0x20, Y2, Y0, Y4
 	VPERM2F128 $0x31, Y2, Y0, Y0
 	VADDPS Y0, Y4, Y0
@@ -1186,16 +1448,19 @@ done51:
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVSS X15, (BX)
+next90:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next52
+	JEQ none92
 	ADDQ $128, dotArgs_tail(AX)
-next52:
+none92:
 	ADDQ $4, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group45
+	JNZ group79
 	VZEROUPPER
 	RET
 
@@ -1203,12 +1468,23 @@ next52:
 TEXT ·dotF16R2V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group53:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group93:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh95
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	VMOVUPS 128(BX), Y4
+	VMOVUPS 160(BX), Y5
+	VMOVUPS 192(BX), Y6
+	VMOVUPS 224(BX), Y7
+	JMP begun94
+fresh95:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1217,10 +1493,11 @@ group53:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
+begun94:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail54
-block55:
+	JZ tail96
+block97:
 	VMOVUPS 0(R10), Y8
 	VCVTPH2PS 0(SI), Y9
 	VFMADD231PS Y9, Y8, Y0
@@ -1241,17 +1518,16 @@ block55:
 	VFMADD231PS Y9, Y8, Y3
 	VCVTPH2PS 48(SI)(R9*1), Y10
 	VFMADD231PS Y10, Y8, Y7
-	PREFETCHT0 0(DX)
-	PREFETCHT0 64(DX)
-	ADDQ $128, DX
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block55
-tail54:
+	JNZ block97
+tail96:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done56
+	JZ done98
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y8
@@ -1274,7 +1550,20 @@ tail54:
 	VFMADD231PS Y9, Y8, Y3
 	VCVTPH2PS 48(SI)(R9*1), Y10
 	VFMADD231PS Y10, Y8, Y7
-done56:
+done98:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce100
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	VMOVUPS Y4, 128(BX)
+	VMOVUPS Y5, 160(BX)
+	VMOVUPS Y6, 192(BX)
+	VMOVUPS Y7, 224(BX)
+	JMP next99
+reduce100:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -1297,16 +1586,19 @@ done56:
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
 	VMOVLPS X0, 0(BX)
+next99:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $2, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next57
+	JEQ none101
 	ADDQ $256, dotArgs_tail(AX)
-next57:
+none101:
 	ADDQ $8, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group53
+	JNZ group93
 	VZEROUPPER
 	RET
 
@@ -1314,20 +1606,28 @@ next57:
 TEXT ·dotF16R1V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group58:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group102:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh104
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	JMP begun103
+fresh104:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun103:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail59
-block60:
+	JZ tail105
+block106:
 	VMOVUPS 0(R10), Y4
 	VCVTPH2PS 0(SI), Y5
 	VFMADD231PS Y5, Y4, Y0
@@ -1340,16 +1640,15 @@ block60:
 	VMOVUPS 96(R10), Y4
 	VCVTPH2PS 48(SI), Y5
 	VFMADD231PS Y5, Y4, Y3
-	PREFETCHT0 0(DX)
-	ADDQ $64, DX
+	PREFETCHT0 1024(SI)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block60
-tail59:
+	JNZ block106
+tail105:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done61
+	JZ done107
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y4
@@ -1364,7 +1663,16 @@ tail59:
 	VMOVUPS 96(R10), Y4
 	VCVTPH2PS 48(SI), Y5
 	VFMADD231PS Y5, Y4, Y3
-done61:
+done107:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce109
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	JMP next108
+reduce109:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -1381,16 +1689,19 @@ done61:
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
 	VMOVSS X0, 0(BX)
+next108:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next62
+	JEQ none110
 	ADDQ $128, dotArgs_tail(AX)
-next62:
+none110:
 	ADDQ $4, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group58
+	JNZ group102
 	VZEROUPPER
 	RET
 
@@ -1399,12 +1710,27 @@ TEXT ·dotF16R3V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group63:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group111:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh113
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	VMOVUPS 128(BX), Y4
+	VMOVUPS 160(BX), Y5
+	VMOVUPS 192(BX), Y6
+	VMOVUPS 224(BX), Y7
+	VMOVUPS 256(BX), Y8
+	VMOVUPS 288(BX), Y9
+	VMOVUPS 320(BX), Y10
+	VMOVUPS 352(BX), Y11
+	JMP begun112
+fresh113:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1417,10 +1743,11 @@ group63:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
+begun112:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail64
-block65:
+	JZ tail114
+block115:
 	VCVTPH2PS 0(SI), Y12
 	VCVTPH2PS 0(SI)(R9*1), Y13
 	VCVTPH2PS 0(SI)(R9*2), Y14
@@ -1443,18 +1770,17 @@ block65:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-	PREFETCHT0 0(DX)
-	PREFETCHT0 64(DX)
-	PREFETCHT0 128(DX)
-	ADDQ $192, DX
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
+	PREFETCHT0 1024(SI)(R9*2)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block65
-tail64:
+	JNZ block115
+tail114:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done66
+	JZ done116
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 0(SI), Y12
@@ -1479,22 +1805,40 @@ tail64:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done66:
-	VMOVUPS Y0, dotArgs_spill+0(AX)
-	VMOVUPS Y1, dotArgs_spill+32(AX)
-	VMOVUPS Y2, dotArgs_spill+64(AX)
-	VMOVUPS Y3, dotArgs_spill+96(AX)
-	VMOVUPS Y4, dotArgs_spill+128(AX)
-	VMOVUPS Y5, dotArgs_spill+160(AX)
-	VMOVUPS Y6, dotArgs_spill+192(AX)
-	VMOVUPS Y7, dotArgs_spill+224(AX)
-	VMOVUPS Y8, dotArgs_spill+256(AX)
-	VMOVUPS Y9, dotArgs_spill+288(AX)
-	VMOVUPS Y10, dotArgs_spill+320(AX)
-	VMOVUPS Y11, dotArgs_spill+352(AX)
+done116:
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	VMOVUPS Y4, 128(BX)
+	VMOVUPS Y5, 160(BX)
+	VMOVUPS Y6, 192(BX)
+	VMOVUPS Y7, 224(BX)
+	VMOVUPS Y8, 256(BX)
+	VMOVUPS Y9, 288(BX)
+	VMOVUPS Y10, 320(BX)
+	VMOVUPS Y11, 352(BX)
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh118
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 384(BX), Y0
+	VMOVUPS 416(BX), Y1
+	VMOVUPS 448(BX), Y2
+	VMOVUPS 480(BX), Y3
+	VMOVUPS 512(BX), Y4
+	VMOVUPS 544(BX), Y5
+	VMOVUPS 576(BX), Y6
+	VMOVUPS 608(BX), Y7
+	VMOVUPS 640(BX), Y8
+	VMOVUPS 672(BX), Y9
+	VMOVUPS 704(BX), Y10
+	VMOVUPS 736(BX), Y11
+	JMP begun117
+fresh118:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1507,10 +1851,11 @@ done66:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
+begun117:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail67
-block68:
+	JZ tail119
+block120:
 	VCVTPH2PS 32(SI), Y12
 	VCVTPH2PS 32(SI)(R9*1), Y13
 	VCVTPH2PS 32(SI)(R9*2), Y14
@@ -1533,14 +1878,17 @@ block68:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
+	PREFETCHT0 1024(SI)
+	PREFETCHT0 1024(SI)(R9*1)
+	PREFETCHT0 1024(SI)(R9*2)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block68
-tail67:
+	JNZ block120
+tail119:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done69
+	JZ done121
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 32(SI), Y12
@@ -1565,24 +1913,42 @@ tail67:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done69:
-	VADDPS dotArgs_spill+0(AX), Y0, Y0
-	VADDPS dotArgs_spill+32(AX), Y1, Y1
+done121:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce123
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 384(BX)
+	VMOVUPS Y1, 416(BX)
+	VMOVUPS Y2, 448(BX)
+	VMOVUPS Y3, 480(BX)
+	VMOVUPS Y4, 512(BX)
+	VMOVUPS Y5, 544(BX)
+	VMOVUPS Y6, 576(BX)
+	VMOVUPS Y7, 608(BX)
+	VMOVUPS Y8, 640(BX)
+	VMOVUPS Y9, 672(BX)
+	VMOVUPS Y10, 704(BX)
+	VMOVUPS Y11, 736(BX)
+	JMP next122
+reduce123:
+	MOVQ dotArgs_sums(AX), BX
+	VADDPS 0(BX), Y0, Y0
+	VADDPS 32(BX), Y1, Y1
 	VADDPS Y1, Y0, Y0
-	VADDPS dotArgs_spill+64(AX), Y2, Y2
-	VADDPS dotArgs_spill+96(AX), Y3, Y3
+	VADDPS 64(BX), Y2, Y2
+	VADDPS 96(BX), Y3, Y3
 	VADDPS Y3, Y2, Y2
-	VADDPS dotArgs_spill+128(AX), Y4, Y4
-	VADDPS dotArgs_spill+160(AX), Y5, Y5
+	VADDPS 128(BX), Y4, Y4
+	VADDPS 160(BX), Y5, Y5
 	VADDPS Y5, Y4, Y4
-	VADDPS dotArgs_spill+192(AX), Y6, Y6
-	VADDPS dotArgs_spill+224(AX), Y7, Y7
+	VADDPS 192(BX), Y6, Y6
+	VADDPS 224(BX), Y7, Y7
 	VADDPS Y7, Y6, Y6
-	VADDPS dotArgs_spill+256(AX), Y8, Y8
-	VADDPS dotArgs_spill+288(AX), Y9, Y9
+	VADDPS 256(BX), Y8, Y8
+	VADDPS 288(BX), Y9, Y9
 	VADDPS Y9, Y8, Y8
-	VADDPS dotArgs_spill+320(AX), Y10, Y10
-	VADDPS dotArgs_spill+352(AX), Y11, Y11
+	VADDPS 320(BX), Y10, Y10
+	VADDPS 352(BX), Y11, Y11
 	VADDPS Y11, Y10, Y10
 	VPERM2F128 $0x20, Y2, Y0, Y12
 	VPERM2F128 $0x31, Y2, Y0, Y0
@@ -1611,16 +1977,19 @@ done69:
 	VEXTRACTF128 $1, Y0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
+next122:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next70
+	JEQ none124
 	ADDQ $384, dotArgs_tail(AX)
-next70:
+none124:
 	ADDQ $12, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group63
+	JNZ group111
 	VZEROUPPER
 	RET
 
@@ -1629,36 +1998,43 @@ TEXT ·dotF16R1V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group71:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group125:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh127
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	JMP begun126
+fresh127:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun126:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail72
-block73:
+	JZ tail128
+block129:
 	VCVTPH2PS 0(SI), Y4
 	VFMADD231PS 0(R10), Y4, Y0
 	VFMADD231PS 0(R10)(R11*1), Y4, Y2
 	VCVTPH2PS 16(SI), Y4
 	VFMADD231PS 32(R10), Y4, Y1
 	VFMADD231PS 32(R10)(R11*1), Y4, Y3
-	PREFETCHT0 0(DX)
-	ADDQ $64, DX
+	PREFETCHT0 1024(SI)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block73
-tail72:
+	JNZ block129
+tail128:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done74
+	JZ done130
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 0(SI), Y4
@@ -1667,36 +2043,48 @@ tail72:
 	VCVTPH2PS 16(SI), Y4
 	VFMADD231PS 32(R10), Y4, Y1
 	VFMADD231PS 32(R10)(R11*1), Y4, Y3
-done74:
-	VMOVUPS Y0, dotArgs_spill+0(AX)
-	VMOVUPS Y1, dotArgs_spill+32(AX)
-	VMOVUPS Y2, dotArgs_spill+64(AX)
-	VMOVUPS Y3, dotArgs_spill+96(AX)
+done130:
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh132
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS 128(BX), Y0
+	VMOVUPS 160(BX), Y1
+	VMOVUPS 192(BX), Y2
+	VMOVUPS 224(BX), Y3
+	JMP begun131
+fresh132:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
+begun131:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail75
-block76:
+	JZ tail133
+block134:
 	VCVTPH2PS 32(SI), Y4
 	VFMADD231PS 64(R10), Y4, Y0
 	VFMADD231PS 64(R10)(R11*1), Y4, Y2
 	VCVTPH2PS 48(SI), Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
+	PREFETCHT0 1024(SI)
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block76
-tail75:
+	JNZ block134
+tail133:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done77
+	JZ done135
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 32(SI), Y4
@@ -1705,12 +2093,22 @@ tail75:
 	VCVTPH2PS 48(SI), Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
-done77:
-	VADDPS dotArgs_spill+0(AX), Y0, Y0
-	VADDPS dotArgs_spill+32(AX), Y1, Y1
+done135:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce137
+	MOVQ dotArgs_sums(AX), BX
+	VMOVUPS Y0, 128(BX)
+	VMOVUPS Y1, 160(BX)
+	VMOVUPS Y2, 192(BX)
+	VMOVUPS Y3, 224(BX)
+	JMP next136
+reduce137:
+	MOVQ dotArgs_sums(AX), BX
+	VADDPS 0(BX), Y0, Y0
+	VADDPS 32(BX), Y1, Y1
 	VADDPS Y1, Y0, Y0
-	VADDPS dotArgs_spill+64(AX), Y2, Y2
-	VADDPS dotArgs_spill+96(AX), Y3, Y3
+	VADDPS 64(BX), Y2, Y2
+	VADDPS 96(BX), Y3, Y3
 	VADDPS Y3, Y2, Y2
 	VPERM2F128 $0x20, Y2, Y0, Y4
 	VPERM2F128 $0x31, Y2, Y0, Y0
@@ -1728,16 +2126,19 @@ done77:
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVSS X15, (BX)
+next136:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sums(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
 	ADDQ BX, dotArgs_w(AX)
 	CMPQ dotArgs_tail(AX), $0
-	JEQ next78
+	JEQ none138
 	ADDQ $128, dotArgs_tail(AX)
-next78:
+none138:
 	ADDQ $4, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group71
+	JNZ group125
 	VZEROUPPER
 	RET
 
@@ -1745,9 +2146,7 @@ next78:
 TEXT ·dotMXFP4R2V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group79:
-	MOVQ dotArgs_w(AX), DX
-	ADDQ dotArgs_ahead(AX), DX
+group139:
 	MOVQ dotArgs_w(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
@@ -1756,6 +2155,8 @@ group79:
 	LEAQ (R11)(R12*2), R8
 	ADDQ R12, R8
 	MOVQ dotArgs_table(AX), R14
+	IMUL3Q $2, R9, DX
+	ADDQ SI, DX
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1766,8 +2167,8 @@ group79:
 	VXORPS X7, X7, X7
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail80
-block81:
+	JZ tail141
+block142:
 	MOVBLZX (R11), BX
 	SHLQ $5, BX
 	MOVBLZX (R11)(R12*1), R15
@@ -1814,15 +2215,15 @@ block81:
 	VBROADCASTF128 112(R10), Y14
 	VPAND highHalf<>(SB), Y13, Y13
 	VFMADD231PS Y13, Y14, Y7
-	PREFETCHT0 0(DX)
+	PREFETCHT0 (DX)
 	ADDQ $32, DX
 	ADDQ $16, SI
 	INCQ R11
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block81
-tail80:
+	JNZ block142
+tail141:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y6, Y4, Y4
@@ -1843,6 +2244,7 @@ tail80:
 	VMOVSS X0, (BX)
 	VEXTRACTF128 $1, Y0, X0
 	VMOVSS X0, 4(BX)
+next144:
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $2, BX, BX
 	ADDQ BX, dotArgs_w(AX)
@@ -1851,6 +2253,6 @@ tail80:
 	ADDQ BX, dotArgs_scale(AX)
 	ADDQ $8, dotArgs_dst(AX)
 	DECQ R13
-	JNZ group79
+	JNZ group139
 	VZEROUPPER
 	RET

@@ -45,30 +45,20 @@ const decodeVectors = 3
 // decodeBytes is the size of the buffer that rows are decoded to: a part of the second-level cache.
 const decodeBytes = 256 << 10
 
-var decodeBuffers = sync.Pool{New: func() any { return new([decodeBytes]byte) }}
-
 // dotDecoded is Dot for MXFP4 by way of bfloat16.
-func (b backend) dotDecoded(dst []float32, stride int, w kernel.Tile, x []float32, vectors int) {
-	rows := decodeBytes / (2 * w.Cols) / 24 * 24
-	if rows == 0 {
-		rows = decodeBytes / (2 * w.Cols)
+func (b backend) dotDecoded(dst []float32, stride int, w kernel.Tile, x []float32, vectors int, s *scratch) {
+	rows := decodeBytes / (2 * w.Cols)
+	if rows > chunkRows {
+		rows = rows / chunkRows * chunkRows
 	}
-	if rows == 0 { // a row of 128 Ki weights and more
-		for v := range vectors {
-			b.dotRows(dst[v*stride:], stride, w, x[v*w.Cols:], 1, nil)
-		}
-		return
-	}
-	buf := decodeBuffers.Get().(*[decodeBytes]byte)
 	wide := kernel.Tile{Format: kernel.BF16, Cols: w.Cols, Stride: w.Cols}
 	for r := 0; r < w.Rows; r += rows {
 		n := min(rows, w.Rows-r)
 		part := w.Slice(r, r+n)
-		b.decode(buf[:2*n*w.Cols], part.Data, part.Scale)
-		wide.Rows, wide.Data = n, buf[:2*n*w.Cols]
-		b.dotRows(dst[r:], stride, wide, x, vectors, nil)
+		wide.Rows, wide.Data = n, s.wide[:2*n*w.Cols]
+		b.decode(wide.Data, part.Data, part.Scale)
+		b.dotRows(dst[r:], stride, wide, x, vectors, nil, s)
 	}
-	decodeBuffers.Put(buf)
 }
 
 // decode widens whole groups to bfloat16.

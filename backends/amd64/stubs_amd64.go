@@ -96,6 +96,12 @@ func decodeAVX2(dst *byte, w *byte, scale *byte, pairs int, table *byte)
 //go:noescape
 func packSplit(dst *float32, x *float32, blocks int)
 
+// readAVX2 returns the sum, as 64-bit words, of lines of 64 bytes. It is what `k3 bench kernels` measures memory
+// with.
+//
+//go:noescape
+func readAVX2(p *byte, lines int, sum *uint64)
+
 // dotF32R8V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 8 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
 //
@@ -221,6 +227,12 @@ func dotMXFP4R1V1AVX512(a *dotArgs)
 //
 //go:noescape
 func decodeAVX512(dst *byte, w *byte, scale *byte, groups int, table *byte)
+
+// readAVX512 returns the sum, as 64-bit words, of lines of 64 bytes. It is what `k3 bench kernels` measures memory
+// with.
+//
+//go:noescape
+func readAVX512(p *byte, lines int, sum *uint64)
 
 // dotAVX2 calls the function for rows of a format, some rows and vectors at a time.
 func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {

@@ -32,6 +32,36 @@ func (k dotKernel) blockBytes() int {
 	return map[string]int{"F32": 128, "BF16": 64, "F16": 64, "MXFP4": 16}[k.format]
 }
 
+// panels says that a call may do some of the columns only.
+func (k dotKernel) panels() bool { return k.format != "MXFP4" }
+
+// moveSums loads or stores the accumulators of a sweep.
+func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
+	f.p("MOVQ dotArgs_sums(%s), %s", rArgs, rTmp)
+	for i := range accs {
+		at := fmt.Sprintf("%d(%s)", (sweep*accs+i)*k.s.bytes(), rTmp)
+		if store {
+			f.p("VMOVUPS %s, %s", k.s.r(i), at)
+		} else {
+			f.p("VMOVUPS %s, %s", at, k.s.r(i))
+		}
+	}
+}
+
+// prefetch asks memory for weights to come. Each row is a stream of its own, which keeps more requests under way than
+// plain reads do; what is asked for beyond the last row's end is the next group. Where a block is less than a cache line the
+// next group is asked for instead, as one stream.
+func (k dotKernel) prefetch(f *file) {
+	if k.format != "MXFP4" {
+		for r := range k.rows {
+			f.p("PREFETCHT0 %s", weights(r, 1024))
+		}
+		return
+	}
+	f.p("PREFETCHT0 (%s)", rAhead)
+	f.p("ADDQ $%d, %s", k.rows*k.blockBytes(), rAhead)
+}
+
 // parts is the number of accumulator registers of a pair in one sweep.
 func (k dotKernel) parts() int { return 32 / k.s.lanes / k.sweeps }
 
@@ -61,9 +91,9 @@ func dotKernels(f *file, s isa) {
 
 // Registers of the loops. R14 and R15 stay alone.
 const (
-	rArgs, rCount, rTmp, rAhead, rGroups = "AX", "CX", "BX", "DX", "R13"
-	rW, rW3, rW6, rRow                   = "SI", "DI", "R8", "R9"
-	rX, rXStride, rX3                    = "R10", "R11", "R12"
+	rArgs, rCount, rTmp, rGroups = "AX", "CX", "BX", "R13"
+	rW, rW3, rW6, rRow           = "SI", "DI", "R8", "R9"
+	rX, rXStride, rX3            = "R10", "R11", "R12"
 )
 
 // weights returns the address of byte off of row r of the group.
@@ -111,8 +141,6 @@ func (k dotKernel) emit(f *file) {
 	}
 	group := f.newLabel("group")
 	f.p("%s:", group)
-	f.p("MOVQ dotArgs_w(%s), %s", rArgs, rAhead)
-	f.p("ADDQ dotArgs_ahead(%s), %s", rArgs, rAhead)
 	for sweep := range k.sweeps {
 		f.p("MOVQ dotArgs_w(%s), %s", rArgs, rW)
 		f.p("MOVQ dotArgs_row(%s), %s", rArgs, rRow)
@@ -121,8 +149,21 @@ func (k dotKernel) emit(f *file) {
 		if k.format == "BF16" && k.s == avx512 {
 			f.p("VMOVUPS %s, %s", f.constant("highHalf", 0xffff0000), k.s.r(k.mask()))
 		}
+		begun := f.newLabel("begun")
+		if k.panels() {
+			// Columns are cut into panels: go on from the sums of the panels before, unless this is the first.
+			fresh := f.newLabel("fresh")
+			f.p("CMPQ dotArgs_first(%s), $0", rArgs)
+			f.p("JNE %s", fresh)
+			k.moveSums(f, sweep, accs, false)
+			f.p("JMP %s", begun)
+			f.p("%s:", fresh)
+		}
 		for i := range accs {
 			f.p("VXORPS %s, %s, %s", k.s.x(i), k.s.x(i), k.s.x(i))
+		}
+		if k.panels() {
+			f.p("%s:", begun)
 		}
 		f.p("MOVQ dotArgs_blocks(%s), %s", rArgs, rCount)
 		tail, loop, done := f.newLabel("tail"), f.newLabel("block"), f.newLabel("done")
@@ -130,14 +171,7 @@ func (k dotKernel) emit(f *file) {
 		f.p("JZ %s", tail)
 		f.p("%s:", loop)
 		k.block(f, sweep, accs)
-		if sweep == 0 && k.vectors <= 2 {
-			// Ask for the rows of the next group, in the order they lie in memory.
-			n := k.rows * k.blockBytes()
-			for i := 0; i < n; i += 64 {
-				f.p("PREFETCHT0 %d(%s)", i, rAhead)
-			}
-			f.p("ADDQ $%d, %s", n, rAhead)
-		}
+		k.prefetch(f)
 		k.advance(f)
 		f.p("ADDQ $128, %s", rX)
 		f.p("DECQ %s", rCount)
@@ -154,12 +188,24 @@ func (k dotKernel) emit(f *file) {
 			f.p("%s:", done)
 		}
 		if sweep < k.sweeps-1 {
-			for i := range accs {
-				f.p("VMOVUPS %s, dotArgs_spill+%d(%s)", k.s.r(i), 32*i, rArgs)
-			}
+			k.moveSums(f, sweep, accs, true)
 		}
 	}
+	next := f.newLabel("next")
+	if k.panels() {
+		reduce := f.newLabel("reduce")
+		f.p("CMPQ dotArgs_last(%s), $0", rArgs)
+		f.p("JNE %s", reduce)
+		k.moveSums(f, k.sweeps-1, accs, true)
+		f.p("JMP %s", next)
+		f.p("%s:", reduce)
+	}
 	k.reduce(f, accs)
+	f.p("%s:", next)
+	if k.panels() {
+		f.p("MOVQ dotArgs_sumsStep(%s), %s", rArgs, rTmp)
+		f.p("ADDQ %s, dotArgs_sums(%s)", rTmp, rArgs)
+	}
 	// On to the next group.
 	f.p("MOVQ dotArgs_row(%s), %s", rArgs, rTmp)
 	f.p("IMUL3Q $%d, %s, %s", k.rows, rTmp, rTmp)
@@ -169,7 +215,7 @@ func (k dotKernel) emit(f *file) {
 		f.p("IMUL3Q $%d, %s, %s", k.rows, rTmp, rTmp)
 		f.p("ADDQ %s, dotArgs_scale(%s)", rTmp, rArgs)
 	} else {
-		none := f.newLabel("next")
+		none := f.newLabel("none")
 		f.p("CMPQ dotArgs_tail(%s), $0", rArgs)
 		f.p("JEQ %s", none)
 		f.p("ADDQ $%d, dotArgs_tail(%s)", 128*k.rows, rArgs)
@@ -198,6 +244,8 @@ func (k dotKernel) pointers(f *file) {
 		f.p("LEAQ (%s)(%s*2), %s", rScale, rScaleRow, rScale3)
 		f.p("ADDQ %s, %s", rScaleRow, rScale3)
 		f.p("MOVQ dotArgs_table(%s), %s", rArgs, rTable)
+		f.p("IMUL3Q $%d, %s, %s", k.rows, rRow, rAhead)
+		f.p("ADDQ %s, %s", rW, rAhead)
 	}
 }
 
@@ -294,7 +342,7 @@ func (k dotKernel) block(f *file, sweep, accs int) {
 }
 
 // Registers of the MXFP4 loops, which have one vector and at most four rows.
-const rScale, rScaleRow, rScale3, rTable = "R11", "R12", "R8", "R14"
+const rScale, rScaleRow, rScale3, rTable, rAhead = "R11", "R12", "R8", "R14", "DX"
 
 // blockMXFP4 looks the weights up in the table of their scale byte, which holds all 16 of them, signs included.
 //
@@ -384,6 +432,9 @@ func (k dotKernel) reduce(f *file, accs int) {
 	}
 	// First bring each pair to one register of sums (two where even and odd elements are apart).
 	perPair := k.parts()
+	if k.sweeps == 2 {
+		f.p("MOVQ dotArgs_sums(%s), %s", rArgs, rTmp)
+	}
 	per := 1
 	if k.split() {
 		per = 2
@@ -392,7 +443,7 @@ func (k dotKernel) reduce(f *file, accs int) {
 		base := i * perPair
 		if k.sweeps == 2 {
 			for p := range perPair {
-				f.p("VADDPS dotArgs_spill+%d(%s), %s, %s", 32*(base+p), rArgs, k.s.r(base+p), k.s.r(base+p))
+				f.p("VADDPS %d(%s), %s, %s", 32*(base+p), rTmp, k.s.r(base+p), k.s.r(base+p))
 			}
 		}
 		for h := perPair * k.sweeps / 2; h >= per; h /= 2 {

@@ -32,6 +32,7 @@ func generate(dir string) error {
 			{"dot", dotKernels},
 			{"decode", decodeKernels},
 			{"pack", packKernel},
+			{"read", readKernel},
 		} {
 			f := &file{name: part.name + "_" + lower}
 			part.fill(f, s)

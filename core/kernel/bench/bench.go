@@ -1,0 +1,328 @@
+// Package bench measures the kernels at the shapes of the released model, with weights that come from memory and not from
+// a cache, beside the machine's own read bandwidth in the same run. `k3 bench kernels` prints it; the package's benchmarks
+// are the same cases for benchstat.
+package bench
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"unsafe"
+
+	"github.com/k3infer/k3/core/kernel"
+)
+
+// ArenaBytes is the size of the memory that weights are taken from, one piece after the other. Larger than the caches of
+// the machines at hand, so that a piece that comes round again has left them.
+const ArenaBytes = 1 << 30
+
+// Arena is memory full of plausible weights.
+type Arena struct {
+	data   []byte // words whose both halves are bfloat16 numbers below 1
+	scales []byte // scale bytes from 2^-9 to 2^-2
+	at     int
+	unmap  func()
+}
+
+// NewArena maps and fills an arena; Close gives it back.
+func NewArena() (*Arena, error) {
+	const scaleBytes = ArenaBytes / 16
+	p, unmap, err := mapArena(ArenaBytes + scaleBytes)
+	if err != nil {
+		return nil, err
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := 0; i < 1<<20; i += 2 {
+		bits := rng.Uint32()
+		p[i], p[i+1] = byte(bits), byte(bits>>8)&0x80|0x3c|byte(bits>>16)&3
+	}
+	for i := 1 << 20; i < ArenaBytes; i *= 2 {
+		copy(p[i:ArenaBytes], p[:i])
+	}
+	for i := range p[ArenaBytes:][:scaleBytes] {
+		p[ArenaBytes+i] = byte(118 + rng.Uint32N(8))
+	}
+	return &Arena{data: p[:ArenaBytes], scales: p[ArenaBytes:], unmap: unmap}, nil
+}
+
+// Close unmaps the arena.
+func (a *Arena) Close() { a.unmap() }
+
+// take returns the next n bytes.
+func (a *Arena) take(n int) []byte {
+	if a.at+n > len(a.data) {
+		a.at = 0
+	}
+	p := a.data[a.at:][:n:n]
+	a.at += (n + 4095) / 4096 * 4096
+	return p
+}
+
+// Tile returns the next matrix.
+func (a *Arena) Tile(f kernel.Format, rows, cols int) kernel.Tile {
+	t := kernel.Tile{Format: f, Rows: rows, Cols: cols, Stride: cols, Data: a.take(f.RowBytes(rows * cols))}
+	if f == kernel.MXFP4 {
+		n := rows * cols / kernel.GroupSize
+		at := (a.at / 16) % (len(a.scales) - n)
+		t.Scale = a.scales[at:][:n:n]
+	}
+	return t
+}
+
+// floats returns the next n elements as float32.
+func (a *Arena) floats(n int) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(a.take(4*n)))), n)
+}
+
+// Env is what a case runs with.
+type Env struct {
+	Pool  *kernel.Pool
+	Arena *Arena
+	x     []float32 // activations
+	y, z  []float32 // results
+	buf   []float32 // packed vectors
+}
+
+const widest = 33792 // of the released model's activations
+
+// NewEnv prepares buffers for the cases.
+func NewEnv(b kernel.Backend, threads int, a *Arena) *Env {
+	e := &Env{Pool: kernel.NewPool(b, threads), Arena: a}
+	rng := rand.New(rand.NewPCG(3, 4))
+	e.x = make([]float32, kernel.MaxVectors*widest)
+	for i := range e.x {
+		e.x[i] = float32(rng.NormFloat64())
+	}
+	e.y, e.z = make([]float32, kernel.MaxVectors*widest), make([]float32, kernel.MaxVectors*widest)
+	e.buf = make([]float32, kernel.MaxVectors*(widest+kernel.Lanes))
+	return e
+}
+
+// Close ends the threads.
+func (e *Env) Close() { e.Pool.Close() }
+
+// product multiplies the next matrix with vectors.
+func (e *Env) product(f kernel.Format, rows, cols, vectors int) {
+	e.times(f, vectors, cols, rows)
+}
+
+// times packs vectors once and multiplies them with one matrix for each number of rows.
+func (e *Env) times(f kernel.Format, vectors, cols int, rows ...int) {
+	packed := e.Pool.Pack(e.buf, f, e.x, cols, widest, vectors)
+	for _, r := range rows {
+		e.Pool.Product(e.y, widest, e.Arena.Tile(f, r, cols), packed)
+	}
+}
+
+// expert is one expert of the mixture.
+func (e *Env) expert(vectors int) {
+	const latent, wide = 3584, 3072
+	e.Pool.Product(e.y, widest, e.Arena.Tile(kernel.MXFP4, wide, latent), e.Pool.Pack(e.buf, kernel.MXFP4, e.x, latent, widest, vectors))
+	e.Pool.Product(e.z, widest, e.Arena.Tile(kernel.MXFP4, wide, latent), e.Pool.Pack(e.buf, kernel.MXFP4, e.x, latent, widest, vectors))
+	for v := range vectors {
+		e.situ(e.y[v*widest:][:wide], e.z[v*widest:][:wide])
+	}
+	e.Pool.Product(e.z, widest, e.Arena.Tile(kernel.MXFP4, latent, wide), e.Pool.Pack(e.buf, kernel.MXFP4, e.y, wide, widest, vectors))
+}
+
+func (e *Env) situ(g, u []float32) {
+	t := e.Pool.Threads()
+	n := (len(g)/t + 15) / 16 * 16
+	e.Pool.Run((len(g)+n-1)/n, kernel.Func(func(i, _ int) {
+		to := min((i+1)*n, len(g))
+		e.Pool.Backend().SiTU(g[i*n:to], g[i*n:to], u[i*n:to], 4, 25)
+	}))
+}
+
+const (
+	heads, dim = 96, 128
+	kdaWidth   = heads * dim
+)
+
+// kdaStep advances the next state of 96 heads by some tokens.
+func (e *Env) kdaStep(tokens int) {
+	s := e.Arena.floats(heads * dim * dim)
+	b := e.Pool.Backend()
+	e.Pool.Run(heads, kernel.Func(func(h, _ int) {
+		at := h * dim
+		b.KDA(s[at*dim:][:dim*dim], dim, tokens, e.x[at:], e.x[at+kdaWidth:], e.x[at+2*kdaWidth:], e.z[at:], widest, e.x, heads, e.y[at:])
+	}))
+}
+
+// attend is latent attention of 96 heads over positions whose latents are in tiles.
+func (e *Env) attend(positions int) {
+	const rank, kvl, tile, together = 576, 512, 128, kernel.MaxVectors
+	latents := e.Arena.floats(positions * rank)
+	b := e.Pool.Backend()
+	e.Pool.Run(heads/together, kernel.Func(func(i, _ int) {
+		packed := e.buf[i*together*rank:][:together*rank]
+		for h := range together {
+			b.Pack(kernel.F32, packed[h*rank:][:rank], e.x[(i*together+h)*rank:][:rank])
+		}
+		scores := make([]float32, together*positions)
+		for at := 0; at < positions; at += tile {
+			n := min(tile, positions-at)
+			b.Dot(scores[at:], positions, kernel.Float32Tile(latents[at*rank:], n, rank, rank), packed, together)
+		}
+		for h := range together {
+			b.Softmax(scores[h*positions:][:positions])
+		}
+		mixed := e.y[i*together*kvl:][:together*kvl]
+		clear(mixed)
+		for at := 0; at < positions; at += tile {
+			n := min(tile, positions-at)
+			b.Transposed(mixed, kvl, kernel.Float32Tile(latents[at*rank:], n, kvl, rank), scores[at:], positions, together)
+		}
+	}))
+}
+
+// Case is one thing to measure.
+type Case struct {
+	Name  string
+	Shape string
+	// Bytes is what is read from memory, weights or state; Flops the multiplications and additions.
+	Bytes, Flops int64
+	Vectors      int
+	Run          func(e *Env)
+	// Count is how often a token needs it: the layer cases add up to a token.
+	Count float64
+}
+
+func product(f kernel.Format, rows, cols, vectors int) Case {
+	bytes := int64(f.RowBytes(rows * cols))
+	if f == kernel.MXFP4 {
+		bytes += int64(rows * cols / kernel.GroupSize)
+	}
+	return Case{Name: "product " + f.String(), Shape: fmt.Sprintf("%dx%d", rows, cols), Bytes: bytes, Flops: 2 * int64(rows*cols*vectors),
+		Vectors: vectors, Run: func(e *Env) { e.product(f, rows, cols, vectors) }}
+}
+
+func layer(name string, count float64, weights int64, run func(e *Env)) Case {
+	return Case{Name: "layer", Shape: name, Bytes: 2 * weights, Flops: 2 * weights, Vectors: 1, Run: run, Count: count}
+}
+
+// expertBytes is the size of an expert.
+const expertBytes = 3 * 3072 * 3584 * 17 / 32
+
+// Cases lists what is measured.
+func Cases() []Case {
+	var all []Case
+	for _, vectors := range []int{1, 8} {
+		for _, n := range [][2]int{{7168, 12288}, {12288, 7168}, {7168, 33792}} {
+			all = append(all, product(kernel.BF16, n[0], n[1], vectors))
+		}
+	}
+	all = append(all, product(kernel.BF16, 896, 7168, 1))
+	for _, vectors := range []int{1, 8} {
+		all = append(all, product(kernel.MXFP4, 3072, 3584, vectors), product(kernel.MXFP4, 3584, 3072, vectors))
+		all = append(all, Case{Name: "expert", Shape: "3x 3072x3584", Bytes: expertBytes, Flops: 6 * 3072 * 3584 * int64(vectors), Vectors: vectors,
+			Run: func(e *Env) { e.expert(vectors) }})
+	}
+	state := int64(4 * heads * dim * dim)
+	all = append(all,
+		Case{Name: "KDA step", Shape: "96x 128x128", Bytes: state, Flops: state / 4 * 7, Vectors: 1, Run: func(e *Env) { e.kdaStep(1) }},
+		Case{Name: "KDA step", Shape: "96x 128x128", Bytes: state, Flops: 8 * state / 4 * 7, Vectors: 8, Run: func(e *Env) { e.kdaStep(8) }},
+		Case{Name: "attention", Shape: "96x 8192 of 576", Bytes: 8192 * 576 * 4, Flops: 2 * heads * 8192 * (576 + 512), Vectors: 1, Run: func(e *Env) { e.attend(8192) }},
+		Case{Name: "situ", Shape: "3072", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().SiTU(e.y[:3072], e.x[:3072], e.x[4096:][:3072], 4, 25) }},
+		Case{Name: "sigmoid", Shape: "12288", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().Sigmoid(e.y[:12288], e.x[:12288]) }},
+		Case{Name: "rmsnorm", Shape: "7168", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().RMSNorm(e.y[:7168], e.x[:7168], e.x[8192:][:7168], 1e-5) }},
+	)
+	return append(all, layers()...)
+}
+
+// layers are the products and the larger element-wise work of each kind of layer.
+func layers() []Case {
+	const bf16 = kernel.BF16
+	return []Case{
+		layer("KDA", 69, 7168*(5*12288+128+96)+128*12288, func(e *Env) {
+			e.times(bf16, 1, 7168, 12288, 12288, 12288, 128, 96, 12288)
+			e.times(bf16, 1, 128, 12288)
+			b := e.Pool.Backend()
+			e.Pool.Run(heads, kernel.Func(func(h, _ int) {
+				at := h * dim
+				for range 3 {
+					b.ShortConv(e.z[at:][:dim], e.x[at*4:][:4*dim], 4, e.x[at:], kdaWidth)
+				}
+				b.L2Norm(e.z[at:][:dim], e.x[at:][:dim], 1e-6, 1)
+				b.L2Norm(e.z[at:][:dim], e.x[at:][:dim], 1e-6, 1)
+				b.Decay(e.z[at:][:dim], e.x[at:][:dim], e.x[at+dim:][:dim], 1, -5)
+			}))
+			e.kdaStep(1)
+			b.Gate(e.y[:kdaWidth], e.x[:kdaWidth])
+			e.times(bf16, 1, 12288, 7168)
+		}),
+		layer("MLA", 24, 7168*(1536+576+2*12288)+1536*18432+24576*512, func(e *Env) {
+			e.times(bf16, 1, 7168, 1536, 576, 12288)
+			e.times(bf16, 1, 1536, 18432)
+			kvb := e.Arena.Tile(bf16, 24576, 512)
+			b := e.Pool.Backend()
+			e.Pool.Run(heads, kernel.Func(func(h, _ int) {
+				b.Transposed(e.y[h*512:][:512], 512, kvb.Slice(h*256, h*256+128), e.x, 128, 1)
+				packed := e.buf[h*512:][:512]
+				b.Pack(bf16, packed, e.x[h*512:][:512])
+				b.Dot(e.z[h*128:], 128, kvb.Slice(h*256+128, h*256+256), packed, 1)
+			}))
+			b.Gate(e.y[:kdaWidth], e.x[:kdaWidth])
+			e.times(bf16, 1, 12288, 7168)
+		}),
+		layer("mixture", 92, 7168*(896+2*3584+3*6144)+8*expertBytes, func(e *Env) {
+			e.times(bf16, 1, 7168, 896, 3584, 6144, 6144)
+			e.situ(e.y[:6144], e.z[:6144])
+			e.times(bf16, 1, 6144, 7168)
+			for range 16 {
+				e.expert(1)
+				e.Pool.Backend().Axpy(e.x[:3584], 0.1, e.z)
+			}
+			e.times(bf16, 1, 3584, 7168)
+		}),
+		layer("dense", 1, 7168*3*33792, func(e *Env) {
+			e.times(bf16, 1, 7168, 33792, 33792)
+			e.situ(e.y[:33792], e.z[:33792])
+			e.times(bf16, 1, 33792, 7168)
+		}),
+		layer("lm_head/8", 8, 7168*20480, func(e *Env) { e.times(bf16, 1, 7168, 20480) }),
+	}
+}
+
+// reader is what a backend has to offer to measure the memory with: plain reads as fast as they go.
+type reader interface{ Read(p []byte) uint64 }
+
+// Read reads n bytes of the arena on all threads and returns something made of them.
+func (e *Env) Read(n int) uint64 {
+	const part = 256 << 10
+	p := e.Arena.take(n)
+	sum := uint64(0)
+	read := readWords
+	if r, ok := e.Pool.Backend().(reader); ok {
+		read = r.Read
+	}
+	sums := make([]uint64, 64*e.Pool.Threads())
+	e.Pool.Run((n+part-1)/part, kernel.Func(func(i, worker int) {
+		sums[64*worker] += read(p[i*part : min((i+1)*part, n)])
+	}))
+	for _, s := range sums {
+		sum += s
+	}
+	return sum
+}
+
+// readWords reads eight bytes at a time.
+func readWords(p []byte) uint64 {
+	w := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(p))), len(p)/8)
+	var a, b, c, d uint64
+	for ; len(w) >= 8; w = w[8:] {
+		a, b, c, d = a+w[0]^w[4], b+w[1]^w[5], c+w[2]^w[6], d+w[3]^w[7]
+	}
+	return a ^ b ^ c ^ d
+}
+
+// Write advances the arena as a state update does: each word is read and written.
+func (e *Env) Write(n int) {
+	const part = 64 << 10
+	p := e.Arena.floats(n / 4)
+	b := e.Pool.Backend()
+	e.Pool.Run((n+part-1)/part, kernel.Func(func(i, worker int) {
+		y := p[i*part/4 : min((i+1)*part, n)/4]
+		b.Axpy(y, float32(math.Copysign(0, -1)), y)
+	}))
+}
