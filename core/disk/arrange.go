@@ -17,8 +17,9 @@ type Arrangement struct {
 	runs []Run
 }
 
-// maxGap is the number of bytes between two parts up to which they are read together: fewer cost less than another read.
-const maxGap = 64 << 10
+// maxGap is the number of bytes between two parts up to which they are read together. It is less than a block, so that a
+// fault in bytes that nobody asked for stops nobody.
+const maxGap = Block - 1
 
 // Arrange lays out parts, whatever their order. Parts may overlap.
 func Arrange(parts []Part) Arrangement {
