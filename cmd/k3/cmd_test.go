@@ -234,7 +234,7 @@ func TestEveryErrorHasItsExitCode(t *testing.T) {
 		{nil, 0}, {errors.New("x"), 1}, {fs.ErrNotExist, 1}, {core.ErrNumbers, 1}, {sample.ErrLogits, 1}, {core.ErrBroken, 1},
 		{presets.ErrConfig, 2}, {sample.ErrParams, 2}, {kernel.ErrBackend, 2}, {core.ErrContext, 2}, {core.ErrToken, 2},
 		{core.ErrPrompt, 2}, {tokenizer.ErrUnknownID, 2}, {tokenizer.ErrInvalidUTF8, 2}, {usagef("x"), 2},
-		{checkpoint.ErrConfig, 3}, {checkpoint.ErrFormat, 3}, {tokenizer.ErrFormat, 3}, {inputf("x: %w", tokenizer.ErrInvalidUTF8), 3},
+		{checkpoint.ErrConfig, 3}, {checkpoint.ErrFormat, 3}, {tokenizer.ErrFormat, 3}, {core.ErrSession, 3}, {inputf("x: %w", tokenizer.ErrInvalidUTF8), 3},
 		{context.Canceled, 130}, {errInterrupted, 130},
 	} {
 		if got := exitCode(c.err); got != c.code {
@@ -269,45 +269,6 @@ func TestQuantitiesHaveThreeDigits(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
-func TestANewFileAppearsWholeOrNotAtAll(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f")
-	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	read := func() string {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(data)
-	}
-	for _, c := range []struct {
-		end  func(f *newFile) error
-		want string
-	}{
-		{func(f *newFile) error { f.abandon(); return nil }, "old"},
-		{func(f *newFile) error { err := f.commit(); f.abandon(); return err }, "new"},
-	} {
-		f, err := createFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.WriteString("new"); err != nil {
-			t.Fatal(err)
-		}
-		if got := read(); got != "old" {
-			t.Errorf("%q before the end", got)
-		}
-		if err := c.end(f); err != nil || read() != c.want {
-			t.Errorf("%q (%v), want %q", read(), err, c.want)
-		}
-		if left, _ := os.ReadDir(dir); len(left) != 1 {
-			t.Errorf("left behind: %v", left)
 		}
 	}
 }

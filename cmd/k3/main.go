@@ -87,7 +87,7 @@ func exitCode(err error) int {
 	case is(presets.ErrConfig, sample.ErrParams, kernel.ErrBackend, core.ErrContext, core.ErrToken, core.ErrPrompt,
 		tokenizer.ErrUnknownID, tokenizer.ErrInvalidUTF8):
 		return exitUsage
-	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat):
+	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession):
 		return exitInput
 	case is(context.Canceled):
 		return exitInterrupted

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -162,43 +161,4 @@ func formatIDs(ids []int) string {
 		b.WriteString(strconv.Itoa(id))
 	}
 	return b.String()
-}
-
-// newFile is a file that appears under its name when it is complete, and not before.
-type newFile struct {
-	*os.File
-	path string
-}
-
-// createFile begins the file that will be called path, in the same directory.
-func createFile(path string) (*newFile, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return nil, fmt.Errorf("create %s: %w", path, err)
-	}
-	return &newFile{f, path}, nil
-}
-
-// commit gives the file its name.
-func (f *newFile) commit() error {
-	err := f.Chmod(0o644)
-	if errors.Is(err, errors.ErrUnsupported) {
-		err = nil
-	}
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), f.path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-		return fmt.Errorf("write %s: %w", f.path, err)
-	}
-	return nil
-}
-
-// abandon removes the file unless it was committed.
-func (f *newFile) abandon() {
-	if f.Close() == nil {
-		os.Remove(f.Name())
-	}
 }

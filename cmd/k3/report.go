@@ -32,6 +32,7 @@ type report struct {
 	Error        string           `json:"error,omitempty"`
 	Prefill      phase            `json:"prefill"`
 	Decode       phase            `json:"decode"`
+	Guesses      *guesses         `json:"guesses,omitempty"` // with --speculate
 	PeakRSS      int64            `json:"peak_rss_bytes,omitempty"`
 	Memory       map[string]int64 `json:"memory_bytes"` // outside the Go heap, by purpose
 	Machine      machine          `json:"machine"`
@@ -42,6 +43,12 @@ type phase struct {
 	Passes          int     `json:"passes"`
 	Seconds         float64 `json:"seconds"`
 	SecondsPerToken float64 `json:"seconds_per_token"`
+}
+
+type guesses struct {
+	Proposed     int     `json:"proposed"`
+	Accepted     int     `json:"accepted"`
+	SavedSeconds float64 `json:"saved_seconds"`
 }
 
 func newPhase(p core.Phase) phase {
@@ -61,6 +68,9 @@ func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome,
 		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), Reasoning: string(w.reasoning),
 		StopReason: string(out.Reason),
 		Prefill:    newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Machine: thisMachine(),
+	}
+	if g := out.Guesses; c.Speculate > 0 {
+		r.Guesses = &guesses{g.Proposed, g.Accepted, g.Saved.Seconds()}
 	}
 	if failed != nil {
 		r.Error = oneLine(failed)
@@ -83,6 +93,9 @@ func (r *report) write(w io.Writer) error {
 	fmt.Fprintln(table)
 	phase("prompt", r.Prefill)
 	phase("text", r.Decode)
+	if g := r.Guesses; g != nil {
+		fmt.Fprintf(table, "guesses\t%d of %d were right\n", g.Accepted, g.Proposed)
+	}
 	if r.StopReason != "" {
 		fmt.Fprintf(table, "ended\t%s after %s\n", r.StopReason, plural(len(r.IDs), "token", "tokens"))
 	}

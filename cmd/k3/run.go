@@ -1,12 +1,9 @@
 package main
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"math"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +11,8 @@ import (
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
-	"github.com/k3infer/k3/core/sample"
+	"github.com/k3infer/k3/core/session"
+	"github.com/k3infer/k3/core/speculate"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
 )
@@ -23,7 +21,10 @@ import (
 type runFlags struct {
 	prompt, promptFile, ids string
 	replace, chat           bool
+	saveSession             string
+	loadSession             string
 	report, dumpLogits      string
+	trace                   string
 	printIDs, quiet         bool
 }
 
@@ -47,10 +48,13 @@ func runCommand() *cobra.Command {
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
 	flags.BoolVar(&f.chat, "chat", false, "the prompt is what a user says in a chat; the answer goes to stdout, its reasoning to stderr")
 	addConfigFlags(cmd, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
-		"ignore-eos", "context", "prefill-chunk", "threads", "backend")
+		"ignore-eos", "context", "prefill-chunk", "speculate", "threads", "backend")
+	flags.StringVar(&f.saveSession, "save-session", "", "save the text and the model's state behind it to `FILE`")
+	flags.StringVar(&f.loadSession, "load-session", "", "go on from what --save-session wrote to `FILE`, with or without a prompt")
 	flags.BoolVar(&f.printIDs, "print-ids", false, "write the generated ids, comma separated, instead of text")
 	flags.StringVar(&f.report, "report", "", "write the report to `FILE` as JSON")
 	flags.StringVar(&f.dumpLogits, "dump-logits", "", "write the logits of every position to `FILE` (safetensors)")
+	flags.StringVar(&f.trace, "trace", "", "write the experts that were chosen to `FILE` (k3 simulate reads it)")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "write no progress and no report to stderr")
 	return cmd
 }
@@ -82,50 +86,60 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	restored := 0
+	if f.loadSession != "" {
+		if restored, err = sessionLength(f.loadSession); err != nil {
+			return err
+		}
+	}
+	positions, err := contextFor(files, c, restored+len(prompt))
+	if err != nil {
+		return err
+	}
 	if !f.quiet {
 		announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
 		if tok == nil && !f.printIDs {
 			fmt.Fprintf(cmd.ErrOrStderr(), "k3: model %s has no tokenizer (tiktoken.model): writing ids\n", c.Model)
 		}
 	}
+	var o outputs
+	defer o.abandon()
+	if err := o.open(f); err != nil {
+		return err
+	}
 
-	// Files are begun before the work, so that a wrong path does not cost it.
-	outputs := outputs{}
-	defer outputs.abandon()
-	if err := outputs.open(f); err != nil {
-		return err
-	}
-	positions, err := contextFor(files, c, len(prompt))
-	if err != nil {
-		return err
-	}
 	ctx, interrupt, stop := interrupts(cmd.Context())
 	defer stop()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
 	defer line.clear()
 	line.opening(c.Model)
-	engine, err := core.Open(ctx, core.Options{
+	options := core.Options{
 		Files: files, Backend: c.Compute.Backend, Threads: c.Compute.Threads, Context: positions, PrefillChunk: c.PrefillChunk,
-	})
+	}
+	if o.trace != nil {
+		options.Routed = o.trace.add
+	}
+	engine, err := core.Open(ctx, options)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	sequence, err := engine.NewSequence()
+	sequence, err := openSequence(engine, f.loadSession)
 	if err != nil {
 		return err
 	}
 	defer sequence.Close()
-	options := core.GenerateOptions{
-		MaxTokens: c.Generate.MaxTokens, Sample: c.Generate.Sample(), Progress: line.update, Interrupt: interrupt,
+	generate := core.GenerateOptions{
+		MaxTokens: c.Generate.MaxTokens, Sample: c.Generate.Sample(), Speculate: speculate.Options{Most: c.Speculate},
+		Progress: line.update, Interrupt: interrupt,
 	}
 	if !c.Generate.IgnoreEOS {
-		if options.Stop, err = engine.StopIDs(); err != nil {
+		if generate.Stop, err = engine.StopIDs(); err != nil {
 			return err
 		}
 	}
-	if outputs.logits != nil {
-		options.OnLogits = outputs.logits.add
+	if o.logits != nil {
+		generate.OnLogits = o.logits.add
 	}
 	w, err := newWriter(cmd.OutOrStdout(), line, tok, c.Generate.Stop, f.printIDs)
 	if err != nil {
@@ -137,27 +151,47 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 			w.reasoningTo = cmd.ErrOrStderr()
 		}
 	}
-	out, runErr := engine.Generate(ctx, sequence, prompt, options, w.token)
+
+	before := sequence.Computed()
+	out, failed := engine.Generate(ctx, sequence, prompt, generate, w.token)
 	line.clear()
-	if err := w.end(out.IDs); runErr == nil {
-		runErr = err
+	if err := w.end(out.IDs); failed == nil {
+		failed = err
 	}
-	r := newReport(c, engine, prompt, out, w, runErr)
+	r := newReport(c, engine, prompt, out, w, failed)
 	if !f.quiet && len(out.IDs) > 0 {
 		if err := r.write(cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 	}
-	if err := outputs.commit(r, sequence.IDs(), runErr); err != nil {
-		return errors.Join(runErr, err)
+	if err := o.commit(r, sequence, sequence.IDs()[before:], failed); err != nil {
+		return errors.Join(failed, err)
 	}
-	if runErr == nil && out.Reason == core.StopInterrupt {
+	if failed == nil && out.Reason == core.StopInterrupt {
 		return errInterrupted
 	}
-	return runErr
+	return failed
 }
 
-// onePrompt checks that exactly one prompt was given.
+// sessionLength returns how many tokens a saved session has.
+func sessionLength(path string) (int, error) {
+	s, err := session.Open(path)
+	if err != nil {
+		return 0, inputf("%w", err)
+	}
+	return len(s.Header.IDs), s.Close()
+}
+
+// openSequence restores a saved session, or begins a sequence if path is empty.
+func openSequence(e *core.Engine, path string) (*core.Sequence, error) {
+	if path == "" {
+		return e.NewSequence()
+	}
+	s, _, err := e.LoadSequence(path)
+	return s, err
+}
+
+// onePrompt checks that exactly one prompt was given, or none to go on with a session.
 func onePrompt(cmd *cobra.Command) error {
 	given := 0
 	for _, name := range []string{"prompt", "prompt-file", "ids"} {
@@ -168,13 +202,19 @@ func onePrompt(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("ids") && cmd.Flags().Changed("chat") {
 		return usagef("--chat wraps a text: it does not go with --ids")
 	}
+	if given == 0 && cmd.Flags().Changed("load-session") {
+		if cmd.Flags().Changed("chat") {
+			return usagef("--chat wraps a text: it needs --prompt or --prompt-file")
+		}
+		return nil
+	}
 	if given != 1 {
 		return usagef("%s needs exactly one of --prompt, --prompt-file and --ids, and got %d", cmd.CommandPath(), given)
 	}
 	return nil
 }
 
-// readPrompt returns the prompt's ids; tok is nil if the model has no tokenizer.
+// readPrompt returns the prompt's ids, none if it was not given; tok is nil if the model has no tokenizer.
 func readPrompt(cmd *cobra.Command, f runFlags, model string, tok *tokenizer.Tokenizer) ([]int, error) {
 	if cmd.Flags().Changed("ids") {
 		ids, err := parseIDs(f.ids)
@@ -182,6 +222,9 @@ func readPrompt(cmd *cobra.Command, f runFlags, model string, tok *tokenizer.Tok
 			return nil, usagef("--ids: %w", err)
 		}
 		return ids, nil
+	}
+	if !cmd.Flags().Changed("prompt") && !cmd.Flags().Changed("prompt-file") {
+		return nil, nil
 	}
 	if tok == nil {
 		return nil, inputf("model %s has no tokenizer (tiktoken.model): give the prompt as --ids", model)
@@ -204,7 +247,11 @@ func readPrompt(cmd *cobra.Command, f runFlags, model string, tok *tokenizer.Tok
 	if !f.chat {
 		return tok.Encode(text)
 	}
-	segments, err := chat.Render(chat.User(text, true))
+	request := chat.User(text, true)
+	if f.loadSession != "" {
+		request.Effort = "" // the conversation has begun
+	}
+	segments, err := chat.Render(request)
 	if err != nil {
 		return nil, err
 	}
@@ -233,252 +280,4 @@ func contextFor(files disk.Files, c presets.Config, prompt int) (int, error) {
 		need = limit
 	}
 	return need, nil
-}
-
-// writer writes generated tokens as they come: as text, as the answer in a chat, or as ids.
-type writer struct {
-	out         io.Writer
-	line        *progress
-	ids         bool
-	written     int                // ids
-	decoder     *tokenizer.Decoder // nil without a tokenizer
-	parser      *chat.Parser       // nil unless in a chat
-	reasoningTo io.Writer          // nil: nowhere
-	stopper     *sample.Stopper
-	text        []byte // all text so far; in a chat, the answer's
-	reasoning   []byte
-	thinking    bool // the last that was written is reasoning
-}
-
-func newWriter(out io.Writer, line *progress, tok *tokenizer.Tokenizer, stops []string, ids bool) (*writer, error) {
-	w := &writer{out: out, line: line, ids: ids || tok == nil}
-	var err error
-	if tok != nil {
-		w.decoder = tok.NewDecoder()
-		w.stopper, err = sample.NewStopper(stops)
-	}
-	return w, err
-}
-
-// token takes the next id; core.ErrStop says that a stop text is complete.
-func (w *writer) token(id int) error {
-	w.line.clear()
-	if w.ids {
-		if err := w.writeID(id); err != nil {
-			return err
-		}
-	}
-	switch {
-	case w.decoder == nil:
-		return nil
-	case w.parser != nil:
-		return w.events(w.parser.Push(id))
-	}
-	return w.feed(w.decoder.Push(id))
-}
-
-func (w *writer) writeID(id int) error {
-	separator := ","
-	if w.written == 0 {
-		separator = ""
-	}
-	w.written++
-	_, err := fmt.Fprintf(w.out, "%s%d", separator, id)
-	return err
-}
-
-// events takes what the parser found in the reply.
-func (w *writer) events(events []chat.Event) error {
-	for _, e := range events {
-		var err error
-		switch e.Kind {
-		case chat.ReasoningDelta:
-			w.reasoning = append(w.reasoning, e.Text...)
-			if w.reasoningTo != nil {
-				w.thinking = true
-				_, err = io.WriteString(w.reasoningTo, e.Text)
-			}
-		case chat.ContentDelta:
-			err = w.feed(e.Text)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// feed takes text in which stop texts end the text.
-func (w *writer) feed(text string) error {
-	text, stopped := w.stopper.Feed(text)
-	if err := w.show(text); err != nil {
-		return err
-	}
-	if stopped {
-		return core.ErrStop
-	}
-	return nil
-}
-
-func (w *writer) show(text string) error {
-	w.text = append(w.text, text...)
-	if text == "" {
-		return nil
-	}
-	if err := w.endReasoning(); err != nil || w.ids {
-		return err
-	}
-	_, err := io.WriteString(w.out, text)
-	return err
-}
-
-// endReasoning begins a new line after reasoning.
-func (w *writer) endReasoning() error {
-	if !w.thinking {
-		return nil
-	}
-	w.thinking = false
-	_, err := fmt.Fprintln(w.reasoningTo)
-	return err
-}
-
-// end writes what was held back, and the ids that were not shown because they end the text.
-func (w *writer) end(ids []int) error {
-	if w.decoder != nil {
-		var err error
-		if w.parser != nil {
-			err = w.events(w.parser.Finish())
-		} else {
-			err = w.feed(w.decoder.Flush())
-		}
-		if err == nil {
-			err = w.show(w.stopper.Flush())
-		}
-		if err == nil || errors.Is(err, core.ErrStop) {
-			err = w.endReasoning()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	newline := w.line.shared && !endsLine(string(w.text)) // so that the report begins on a line of its own
-	if w.ids {
-		for _, id := range ids[min(w.written, len(ids)):] {
-			if err := w.writeID(id); err != nil {
-				return err
-			}
-		}
-		newline = w.written > 0
-	}
-	if newline {
-		_, err := fmt.Fprintln(w.out)
-		return err
-	}
-	return nil
-}
-
-// outputs are the files a run writes.
-type outputs struct {
-	report *newFile
-	logits *logitsFile
-}
-
-func (o *outputs) open(f runFlags) (err error) {
-	if f.report != "" {
-		if o.report, err = createFile(f.report); err != nil {
-			return err
-		}
-	}
-	if f.dumpLogits != "" {
-		o.logits, err = createLogits(f.dumpLogits)
-	}
-	return err
-}
-
-// commit completes the files: the report always, the logits unless the run failed.
-func (o *outputs) commit(r *report, ids []int, failed error) error {
-	if o.logits != nil && failed == nil {
-		if err := o.logits.commit(ids); err != nil {
-			return err
-		}
-	}
-	if o.report != nil {
-		if err := writeJSON(o.report, r); err != nil {
-			return fmt.Errorf("write %s: %w", o.report.path, err)
-		}
-		return o.report.commit()
-	}
-	return nil
-}
-
-func (o *outputs) abandon() {
-	if o.report != nil {
-		o.report.abandon()
-	}
-	if o.logits != nil {
-		o.logits.abandon()
-	}
-}
-
-// logitsFile collects the logits of a run in a file beside the one they will end in, since the header, which comes first,
-// says how many there are.
-type logitsFile struct {
-	out, rows *newFile
-	positions int
-	vocab     int
-	buffer    []byte
-}
-
-func createLogits(path string) (*logitsFile, error) {
-	out, err := createFile(path)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := createFile(path)
-	if err != nil {
-		out.abandon()
-		return nil, err
-	}
-	return &logitsFile{out: out, rows: rows}, nil
-}
-
-// add takes the logits of the next position.
-func (l *logitsFile) add(_ int, logits []float32) error {
-	l.buffer = l.buffer[:0]
-	for _, x := range logits {
-		l.buffer = binary.LittleEndian.AppendUint32(l.buffer, math.Float32bits(x))
-	}
-	l.positions++
-	l.vocab = len(logits)
-	if _, err := l.rows.Write(l.buffer); err != nil {
-		return fmt.Errorf("write %s: %w", l.out.path, err)
-	}
-	return nil
-}
-
-// commit writes the tensors logits [positions, vocab] and ids [prompt + generated].
-func (l *logitsFile) commit(ids []int) error {
-	if _, err := l.rows.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("write %s: %w", l.out.path, err)
-	}
-	data := make([]byte, 0, 4*len(ids))
-	for _, id := range ids {
-		data = binary.LittleEndian.AppendUint32(data, uint32(id))
-	}
-	err := checkpoint.WriteFile(l.out, []checkpoint.Named{
-		{Name: "logits", DType: checkpoint.F32, Shape: []int{l.positions, l.vocab}, Data: func(w io.Writer) error {
-			_, err := io.Copy(w, l.rows)
-			return err
-		}},
-		{Name: "ids", DType: checkpoint.I32, Shape: []int{len(ids)}, Data: checkpoint.Bytes(data)},
-	})
-	if err != nil {
-		return fmt.Errorf("write %s: %w", l.out.path, err)
-	}
-	return l.out.commit()
-}
-
-func (l *logitsFile) abandon() {
-	l.out.abandon()
-	l.rows.abandon()
 }

@@ -22,6 +22,8 @@ func TestMain(m *testing.M) {
 //
 //	fails CODE k3 ARGS...       the exit code is CODE, nothing is on stdout and stderr ends with a line "k3: ..."
 //	write FILE GOSTRING         writes the bytes of a quoted Go string, which need not be text
+//	joined FILE FILE NEW        writes the ids of two files to a new one
+//	size FILE BYTES             FILE has that many bytes
 //	safetensors FILE HEADER GOSTRING   writes a safetensors file with that header and the bytes as data
 //
 // and the condition [fixtures], that the public test data is at $FIXTURES.
@@ -76,6 +78,17 @@ func TestScripts(t *testing.T) {
 				data, err := strconv.Unquote(`"` + args[1] + `"`)
 				ts.Check(err)
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(data), 0o600))
+			},
+			"joined": func(ts *testscript.TestScript, neg bool, args []string) {
+				a, b := strings.TrimSuffix(ts.ReadFile(args[0]), "\n"), ts.ReadFile(args[1])
+				ts.Check(os.WriteFile(ts.MkAbs(args[2]), []byte(a+","+b), 0o600))
+			},
+			"size": func(ts *testscript.TestScript, neg bool, args []string) {
+				info, err := os.Stat(ts.MkAbs(args[0]))
+				ts.Check(err)
+				if got := strconv.FormatInt(info.Size(), 10); got != args[1] {
+					ts.Fatalf("%s has %s bytes, want %s", args[0], got, args[1])
+				}
 			},
 			"safetensors": func(ts *testscript.TestScript, neg bool, args []string) {
 				data, err := strconv.Unquote(`"` + args[2] + `"`)
