@@ -96,6 +96,148 @@ func decodeAVX2(dst *byte, w *byte, scale *byte, pairs int, table *byte)
 //go:noescape
 func packSplit(dst *float32, x *float32, blocks int)
 
+// transposedF32C2V4AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 4 vectors. It
+// is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C2V4AVX2(a *transposedArgs)
+
+// transposedF32C1V4AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 4 vectors. It
+// is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C1V4AVX2(a *transposedArgs)
+
+// transposedF32C8V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 1 vectors. It
+// is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C8V1AVX2(a *transposedArgs)
+
+// transposedF32C1V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 1 vectors. It
+// is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C1V1AVX2(a *transposedArgs)
+
+// transposedBF16C2V4AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 4 vectors.
+// It is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C2V4AVX2(a *transposedArgs)
+
+// transposedBF16C1V4AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 4 vectors. It
+// is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C1V4AVX2(a *transposedArgs)
+
+// transposedBF16C8V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 1 vectors.
+// It is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C8V1AVX2(a *transposedArgs)
+
+// transposedBF16C1V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 1 vectors. It
+// is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C1V1AVX2(a *transposedArgs)
+
+// transposedF16C2V4AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 4 vectors. It
+// is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C2V4AVX2(a *transposedArgs)
+
+// transposedF16C1V4AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 4 vectors. It
+// is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C1V4AVX2(a *transposedArgs)
+
+// transposedF16C8V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 1 vectors. It
+// is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C8V1AVX2(a *transposedArgs)
+
+// transposedF16C1V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 1 vectors. It
+// is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C1V1AVX2(a *transposedArgs)
+
+// kdaC4AVX2 advances 32 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
+//
+//go:noescape
+func kdaC4AVX2(a *kdaArgs)
+
+// kdaC1AVX2 advances 8 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
+//
+//go:noescape
+func kdaC1AVX2(a *kdaArgs)
+
+// sigmoidAVX2 sets y[i] = Sigmoid(x[i]). It is generic.Backend.Sigmoid. n is a multiple of 8.
+//
+//go:noescape
+func sigmoidAVX2(y *float32, x *float32, n int)
+
+// gateAVX2 sets y[i] = y[i] * Sigmoid(gate[i]). It is generic.Backend.Gate. n is a multiple of 8.
+//
+//go:noescape
+func gateAVX2(y *float32, gate *float32, n int)
+
+// situAVX2 sets y[i] = SiTU(gate[i], up[i], b1, b2). It is generic.Backend.SiTU. n is a multiple of 8.
+//
+//go:noescape
+func situAVX2(y *float32, gate *float32, up *float32, n int, b1 *float32, b2 *float32)
+
+// decayAVX2 sets alpha[i] = Exp(lower * Sigmoid(scale * (z[i]+bias[i]))). It is generic.Backend.Decay. n is a
+// multiple of 8.
+//
+//go:noescape
+func decayAVX2(alpha *float32, z *float32, bias *float32, n int, scale *float32, lower *float32)
+
+// axpyAVX2 sets y[i] = fma(a, x[i], y[i]). It is generic.Backend.Axpy. n is a multiple of 8.
+//
+//go:noescape
+func axpyAVX2(y *float32, x *float32, n int, a *float32)
+
+// normAVX2 sets y[i] = (x[i]*inv) * w[i]. It is the second half of generic.Backend.RMSNorm. n is a multiple of 8.
+//
+//go:noescape
+func normAVX2(y *float32, x *float32, w *float32, n int, inv *float32)
+
+// scaleAVX2 sets y[i] = (x[i]*inv) * scale. It is the second half of generic.Backend.L2Norm, and of RMSNorm without
+// weights, whose scale is 1. n is a multiple of 8.
+//
+//go:noescape
+func scaleAVX2(y *float32, x *float32, n int, inv *float32, scale *float32)
+
+// maximumAVX2 raises the lanes of m, one register, to the largest of the elements of x that fall to them; NaN is
+// passed over. It is the first loop of generic.Backend.Softmax. n is a multiple of 8.
+//
+//go:noescape
+func maximumAVX2(x *float32, n int, m *float32)
+
+// divideAVX2 divides x[i] by sum. It is the last loop of generic.Backend.Softmax. n is a multiple of 8.
+//
+//go:noescape
+func divideAVX2(x *float32, n int, sum *float32)
+
+// expSumAVX2 replaces x by Exp(x-m), x in blocks of 32 elements, and adds element i of each block to sums[i]. It is
+// the second loop of generic.Backend.Softmax.
+//
+//go:noescape
+func expSumAVX2(x *float32, blocks int, m *float32, sums *float32)
+
+// shortConvAVX2 sets y[c] to SiLU of the sum over j of fma(w[4*c+j], x[j*stride+c], .) from 0, for n channels. It is
+// generic.Backend.ShortConv for four taps. n is a multiple of 8, stride is in bytes.
+//
+//go:noescape
+func shortConvAVX2(y *float32, w *float32, x *float32, stride uintptr, n int)
+
 // readAVX2 returns the sum, as 64-bit words, of lines of 64 bytes. It is what `k3 bench kernels` measures memory
 // with.
 //
@@ -228,6 +370,148 @@ func dotMXFP4R1V1AVX512(a *dotArgs)
 //go:noescape
 func decodeAVX512(dst *byte, w *byte, scale *byte, groups int, table *byte)
 
+// transposedF32C4V4AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 4 vectors.
+// It is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C4V4AVX512(a *transposedArgs)
+
+// transposedF32C1V4AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 4 vectors.
+// It is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C1V4AVX512(a *transposedArgs)
+
+// transposedF32C8V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 128 columns and 1 vectors.
+// It is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C8V1AVX512(a *transposedArgs)
+
+// transposedF32C1V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors.
+// It is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C1V1AVX512(a *transposedArgs)
+
+// transposedBF16C4V4AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 4 vectors.
+// It is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C4V4AVX512(a *transposedArgs)
+
+// transposedBF16C1V4AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 4 vectors.
+// It is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C1V4AVX512(a *transposedArgs)
+
+// transposedBF16C8V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 128 columns and 1
+// vectors. It is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C8V1AVX512(a *transposedArgs)
+
+// transposedBF16C1V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors.
+// It is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C1V1AVX512(a *transposedArgs)
+
+// transposedF16C4V4AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 4 vectors.
+// It is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C4V4AVX512(a *transposedArgs)
+
+// transposedF16C1V4AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 4 vectors.
+// It is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C1V4AVX512(a *transposedArgs)
+
+// transposedF16C8V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 128 columns and 1 vectors.
+// It is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C8V1AVX512(a *transposedArgs)
+
+// transposedF16C1V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors.
+// It is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C1V1AVX512(a *transposedArgs)
+
+// kdaC4AVX512 advances 64 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
+//
+//go:noescape
+func kdaC4AVX512(a *kdaArgs)
+
+// kdaC1AVX512 advances 16 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
+//
+//go:noescape
+func kdaC1AVX512(a *kdaArgs)
+
+// sigmoidAVX512 sets y[i] = Sigmoid(x[i]). It is generic.Backend.Sigmoid. n is a multiple of 16.
+//
+//go:noescape
+func sigmoidAVX512(y *float32, x *float32, n int)
+
+// gateAVX512 sets y[i] = y[i] * Sigmoid(gate[i]). It is generic.Backend.Gate. n is a multiple of 16.
+//
+//go:noescape
+func gateAVX512(y *float32, gate *float32, n int)
+
+// situAVX512 sets y[i] = SiTU(gate[i], up[i], b1, b2). It is generic.Backend.SiTU. n is a multiple of 16.
+//
+//go:noescape
+func situAVX512(y *float32, gate *float32, up *float32, n int, b1 *float32, b2 *float32)
+
+// decayAVX512 sets alpha[i] = Exp(lower * Sigmoid(scale * (z[i]+bias[i]))). It is generic.Backend.Decay. n is a
+// multiple of 16.
+//
+//go:noescape
+func decayAVX512(alpha *float32, z *float32, bias *float32, n int, scale *float32, lower *float32)
+
+// axpyAVX512 sets y[i] = fma(a, x[i], y[i]). It is generic.Backend.Axpy. n is a multiple of 16.
+//
+//go:noescape
+func axpyAVX512(y *float32, x *float32, n int, a *float32)
+
+// normAVX512 sets y[i] = (x[i]*inv) * w[i]. It is the second half of generic.Backend.RMSNorm. n is a multiple of 16.
+//
+//go:noescape
+func normAVX512(y *float32, x *float32, w *float32, n int, inv *float32)
+
+// scaleAVX512 sets y[i] = (x[i]*inv) * scale. It is the second half of generic.Backend.L2Norm, and of RMSNorm without
+// weights, whose scale is 1. n is a multiple of 16.
+//
+//go:noescape
+func scaleAVX512(y *float32, x *float32, n int, inv *float32, scale *float32)
+
+// maximumAVX512 raises the lanes of m, one register, to the largest of the elements of x that fall to them; NaN is
+// passed over. It is the first loop of generic.Backend.Softmax. n is a multiple of 16.
+//
+//go:noescape
+func maximumAVX512(x *float32, n int, m *float32)
+
+// divideAVX512 divides x[i] by sum. It is the last loop of generic.Backend.Softmax. n is a multiple of 16.
+//
+//go:noescape
+func divideAVX512(x *float32, n int, sum *float32)
+
+// expSumAVX512 replaces x by Exp(x-m), x in blocks of 32 elements, and adds element i of each block to sums[i]. It is
+// the second loop of generic.Backend.Softmax.
+//
+//go:noescape
+func expSumAVX512(x *float32, blocks int, m *float32, sums *float32)
+
+// shortConvAVX512 sets y[c] to SiLU of the sum over j of fma(w[4*c+j], x[j*stride+c], .) from 0, for n channels. It
+// is generic.Backend.ShortConv for four taps. n is a multiple of 16, stride is in bytes.
+//
+//go:noescape
+func shortConvAVX512(y *float32, w *float32, x *float32, stride uintptr, n int)
+
 // readAVX512 returns the sum, as 64-bit words, of lines of 64 bytes. It is what `k3 bench kernels` measures memory
 // with.
 //
@@ -311,6 +595,70 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotMXFP4R4V1AVX512(a)
 	case int(kernel.MXFP4)<<8 | 1<<4 | 1:
 		dotMXFP4R1V1AVX512(a)
+	default:
+		panic("amd64: no such kernel")
+	}
+}
+
+// transposedAVX2 calls the function for rows of a format, some registers of columns and vectors at a time.
+func transposedAVX2(f kernel.Format, parts, vectors int, a *transposedArgs) {
+	switch dotShape(f, parts, vectors) {
+	case int(kernel.F32)<<8 | 2<<4 | 4:
+		transposedF32C2V4AVX2(a)
+	case int(kernel.F32)<<8 | 1<<4 | 4:
+		transposedF32C1V4AVX2(a)
+	case int(kernel.F32)<<8 | 8<<4 | 1:
+		transposedF32C8V1AVX2(a)
+	case int(kernel.F32)<<8 | 1<<4 | 1:
+		transposedF32C1V1AVX2(a)
+	case int(kernel.BF16)<<8 | 2<<4 | 4:
+		transposedBF16C2V4AVX2(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 4:
+		transposedBF16C1V4AVX2(a)
+	case int(kernel.BF16)<<8 | 8<<4 | 1:
+		transposedBF16C8V1AVX2(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 1:
+		transposedBF16C1V1AVX2(a)
+	case int(kernel.F16)<<8 | 2<<4 | 4:
+		transposedF16C2V4AVX2(a)
+	case int(kernel.F16)<<8 | 1<<4 | 4:
+		transposedF16C1V4AVX2(a)
+	case int(kernel.F16)<<8 | 8<<4 | 1:
+		transposedF16C8V1AVX2(a)
+	case int(kernel.F16)<<8 | 1<<4 | 1:
+		transposedF16C1V1AVX2(a)
+	default:
+		panic("amd64: no such kernel")
+	}
+}
+
+// transposedAVX512 calls the function for rows of a format, some registers of columns and vectors at a time.
+func transposedAVX512(f kernel.Format, parts, vectors int, a *transposedArgs) {
+	switch dotShape(f, parts, vectors) {
+	case int(kernel.F32)<<8 | 4<<4 | 4:
+		transposedF32C4V4AVX512(a)
+	case int(kernel.F32)<<8 | 1<<4 | 4:
+		transposedF32C1V4AVX512(a)
+	case int(kernel.F32)<<8 | 8<<4 | 1:
+		transposedF32C8V1AVX512(a)
+	case int(kernel.F32)<<8 | 1<<4 | 1:
+		transposedF32C1V1AVX512(a)
+	case int(kernel.BF16)<<8 | 4<<4 | 4:
+		transposedBF16C4V4AVX512(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 4:
+		transposedBF16C1V4AVX512(a)
+	case int(kernel.BF16)<<8 | 8<<4 | 1:
+		transposedBF16C8V1AVX512(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 1:
+		transposedBF16C1V1AVX512(a)
+	case int(kernel.F16)<<8 | 4<<4 | 4:
+		transposedF16C4V4AVX512(a)
+	case int(kernel.F16)<<8 | 1<<4 | 4:
+		transposedF16C1V4AVX512(a)
+	case int(kernel.F16)<<8 | 8<<4 | 1:
+		transposedF16C8V1AVX512(a)
+	case int(kernel.F16)<<8 | 1<<4 | 1:
+		transposedF16C1V1AVX512(a)
 	default:
 		panic("amd64: no such kernel")
 	}

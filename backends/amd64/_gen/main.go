@@ -32,6 +32,9 @@ func generate(dir string) error {
 			{"dot", dotKernels},
 			{"decode", decodeKernels},
 			{"pack", packKernel},
+			{"transposed", transposedKernels},
+			{"recurrence", recurrenceKernels},
+			{"elementwise", elementwiseKernels},
 			{"read", readKernel},
 		} {
 			f := &file{name: part.name + "_" + lower}
@@ -62,6 +65,13 @@ func dispatch(out *bytes.Buffer) {
 		fmt.Fprintf(out, "\n// dot%s calls the function for rows of a format, some rows and vectors at a time.\nfunc dot%s(f kernel.Format, rows, vectors int, a *dotArgs) {\n\tswitch dotShape(f, rows, vectors) {\n", s.name, s.name)
 		for _, k := range dotVariants(s) {
 			fmt.Fprintf(out, "\tcase int(kernel.%s)<<8 | %d<<4 | %d:\n\t\t%s(a)\n", k.format, k.rows, k.vectors, k.name())
+		}
+		fmt.Fprintf(out, "\tdefault:\n\t\tpanic(\"amd64: no such kernel\")\n\t}\n}\n")
+	}
+	for _, s := range []isa{avx2, avx512} {
+		fmt.Fprintf(out, "\n// transposed%s calls the function for rows of a format, some registers of columns and vectors at a time.\nfunc transposed%s(f kernel.Format, parts, vectors int, a *transposedArgs) {\n\tswitch dotShape(f, parts, vectors) {\n", s.name, s.name)
+		for _, k := range transposedVariants(s) {
+			fmt.Fprintf(out, "\tcase int(kernel.%s)<<8 | %d<<4 | %d:\n\t\t%s(a)\n", k.format, k.parts, k.vectors, k.name())
 		}
 		fmt.Fprintf(out, "\tdefault:\n\t\tpanic(\"amd64: no such kernel\")\n\t}\n}\n")
 	}
