@@ -46,7 +46,8 @@ func k3(t *testing.T, stdin string, args ...string) (string, error) {
 func TestDumpedLogitsAreThoseTheTokensWereChosenFrom(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "logits.safetensors")
-	out, err := k3(t, "", "run", "-q", "--ids", "10,20,30", "--max-tokens", "4", "--ignore-eos", "--print-ids", "--dump-logits", path)
+	out, err := k3(t, "", "run", "-q", "--ids", "10,20,30", "--max-tokens", "4", "--ignore-eos", "--print-ids",
+		"--dump-logits", path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,8 @@ func TestDumpedLogitsAreThoseTheTokensWereChosenFrom(t *testing.T) {
 
 func TestAFailedRunLeavesNoFiles(t *testing.T) {
 	dir := t.TempDir()
-	_, err := k3(t, "", "run", "-q", "--ids", "1,9999", "--report", filepath.Join(dir, "r.json"), "--dump-logits", filepath.Join(dir, "l"))
+	_, err := k3(t, "", "run", "-q", "--ids", "1,9999", "--report", filepath.Join(dir, "r.json"),
+		"--dump-logits", filepath.Join(dir, "l"))
 	if exitCode(err) != exitUsage {
 		t.Errorf("error %v", err)
 	}
@@ -234,7 +236,8 @@ func TestEveryErrorHasItsExitCode(t *testing.T) {
 		{nil, 0}, {errors.New("x"), 1}, {fs.ErrNotExist, 1}, {core.ErrNumbers, 1}, {sample.ErrLogits, 1}, {core.ErrBroken, 1},
 		{presets.ErrConfig, 2}, {sample.ErrParams, 2}, {kernel.ErrBackend, 2}, {core.ErrContext, 2}, {core.ErrToken, 2},
 		{core.ErrPrompt, 2}, {tokenizer.ErrUnknownID, 2}, {tokenizer.ErrInvalidUTF8, 2}, {usagef("x"), 2},
-		{checkpoint.ErrConfig, 3}, {checkpoint.ErrFormat, 3}, {tokenizer.ErrFormat, 3}, {core.ErrSession, 3}, {inputf("x: %w", tokenizer.ErrInvalidUTF8), 3},
+		{checkpoint.ErrConfig, 3}, {checkpoint.ErrFormat, 3}, {tokenizer.ErrFormat, 3}, {core.ErrSession, 3},
+		{inputf("x: %w", tokenizer.ErrInvalidUTF8), 3},
 		{context.Canceled, 130}, {errInterrupted, 130},
 	} {
 		if got := exitCode(c.err); got != c.code {
@@ -262,7 +265,8 @@ func TestLoneSurrogatesAreFound(t *testing.T) {
 
 func TestQuantitiesHaveThreeDigits(t *testing.T) {
 	for want, got := range map[string]string{
-		"0": count(0), "999": count(999), "1.00K": count(1000), "7.21M": count(7208384), "2.78T": count(2779000000000), "1.00M": count(999999),
+		"0": count(0), "999": count(999), "1.00K": count(1000), "7.21M": count(7208384), "2.78T": count(2779000000000),
+		"1.00M":   count(999999),
 		"1.56 TB": size(1560936091448), "55.3 KB": size(55296), "512 B": size(512), "9.22 EB": size(math.MaxInt64),
 		"8.00 GiB": inMemory(8 << 30), "1000 MiB": inMemory(1000 << 20), "1.00 GiB": inMemory(1<<30 - 1),
 		"1.23ms": seconds(0.001234), "12.3s": seconds(12.345), "226ms": seconds(0.2263), "3h25m45s": seconds(12345.4),
@@ -355,7 +359,8 @@ func TestTheFirstInterruptEndsTheTextAndReports(t *testing.T) {
 	if err != nil || len(ids) == 0 || len(ids) >= 4000 {
 		t.Errorf("%d ids, %v", len(ids), err)
 	}
-	if !strings.Contains(stderr.String(), "ended     interrupted after") || !strings.HasSuffix(stderr.String(), "k3: interrupted\n") {
+	if !strings.Contains(stderr.String(), "ended     interrupted after") ||
+		!strings.HasSuffix(stderr.String(), "k3: interrupted\n") {
 		t.Errorf("stderr: %s", stderr.String())
 	}
 	data, err := os.ReadFile(report)

@@ -46,7 +46,8 @@ func runCommand() *cobra.Command {
 	flags.StringVar(&f.promptFile, "prompt-file", "", "go on from the text in `PATH`, byte for byte; - is stdin")
 	flags.StringVar(&f.ids, "ids", "", "go on from the token `IDS`, comma separated")
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
-	flags.BoolVar(&f.chat, "chat", false, "the prompt is what a user says in a chat; the answer goes to stdout, its reasoning to stderr")
+	flags.BoolVar(&f.chat, "chat", false,
+		"the prompt is what a user says in a chat; the answer goes to stdout, its reasoning to stderr")
 	addConfigFlags(cmd, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
 		"ignore-eos", "context", "prefill-chunk", "speculate", "threads", "backend")
 	flags.StringVar(&f.saveSession, "save-session", "", "save the text and the model's state behind it to `FILE`")
