@@ -19,6 +19,7 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/kernel"
+	_ "github.com/k3infer/k3/policies" // an engine has a cache of experts
 	"github.com/k3infer/k3/presets/demo"
 )
 

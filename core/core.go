@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -42,15 +43,14 @@ var (
 	ErrNumbers = graph.ErrNumbers
 	// ErrToken: an id that is not in the vocabulary.
 	ErrToken = graph.ErrToken
+	// ErrNoFit: the memory given is too small; the message says by how much, and what would fit.
+	ErrNoFit = memory.ErrNoFit
 	// ErrPrompt: there is nothing to go on from.
 	ErrPrompt = errors.New("nothing to compute: the prompt is empty")
 )
 
-// Defaults of Options.
-const (
-	DefaultContext      = 8192
-	DefaultPrefillChunk = 64
-)
+// DefaultContext is the most tokens of a sequence unless Options say otherwise.
+const DefaultContext = 8192
 
 // Options says what to open and what to compute with. The zero value of each field but Files is a sensible choice.
 type Options struct {
@@ -58,7 +58,22 @@ type Options struct {
 	Backend      string     // name of a registered backend; "" or "auto" is the fastest that runs here
 	Threads      int        // 0: kernel.DefaultThreads
 	Context      int        // most tokens of a sequence; 0: DefaultContext, or the model's own limit if that is lower
-	PrefillChunk int        // most rows of a pass; 0: DefaultPrefillChunk
+	PrefillChunk int        // most rows of a prompt that share a pass; 0: what the plan finds best
+
+	// Memory is a promise about the peak resident memory of the whole process, in bytes; 0: nine tenths of what the machine
+	// has free. Weights that do not fit into it are read in every pass that needs them, with the same results.
+	Memory int64
+	// TrunkMemory and ExpertMemory divide memory by hand; 0 leaves it to the plan.
+	TrunkMemory, ExpertMemory int64
+	Sequences                 int    // that the plan makes room for; 0: 1
+	Guesses                   int    // most guessed rows of a sequence in a pass
+	AllLogits                 bool   // the plan makes room for the logits of every row
+	Policy                    string // name of a registered cache policy; "" is DefaultPolicy
+	Readers                   int    // reads at a time; 0: DefaultReaders
+	Buffered                  bool   // read through the page cache even where files can be read around it
+	// Notice is told, once each, of things worth knowing that are no errors, such as a disk that refuses direct reads.
+	Notice func(string)
+
 	// Routed is told the experts each row chose, in descending order of biased score: pass after pass, layer after layer, row
 	// after row.
 	Routed func(layer int, experts []int)
@@ -67,14 +82,23 @@ type Options struct {
 	Probe func(layer int, what string, values []float32, width int)
 }
 
+// Defaults of Options.
+const (
+	DefaultPolicy  = "lru"
+	DefaultReaders = 8
+)
+
 // Engine is an open model. Its methods may be called from several goroutines; passes run one at a time.
 type Engine struct {
 	options Options
 	model   *checkpoint.Model
 	account memory.Account
 	pool    *kernel.Pool
-	tape    tape.Tape
-	experts experts.Store
+	plan    memory.Plan
+	tiles   *tape.Tiles
+	disk    *disk.Pool
+	tape    *tape.Stream
+	experts *experts.Cache
 	graph   *graph.Model
 
 	passing sync.Mutex // held during a pass, and by whatever uses the graph's workspace
@@ -100,51 +124,130 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 }
 
 func (e *Engine) open(ctx context.Context) error {
+	backend, err := e.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	o := &e.options
+	// What the Go heap must not grow beyond, so that the promise about the whole process holds.
+	debug.SetMemoryLimit(e.plan.GoLimit)
+	e.pool = kernel.NewPool(backend, o.Threads)
+	e.disk = disk.NewPool(disk.Config{Readers: o.Readers, Buffered: o.Buffered, Fallback: func(file string, why error) {
+		o.notice("%s is read through the page cache: %v", file, why)
+	}})
+	if e.tape, err = tape.Open(e.tiles, tape.Options{Pool: e.disk, Account: &e.account, Pinned: e.plan.Pinned, Ring: e.plan.Ring}); err != nil {
+		return err
+	}
+	if e.experts, err = experts.Open(e.model, experts.Options{Pool: e.disk, Account: &e.account, Slots: e.plan.Slots, Policy: o.Policy}); err != nil {
+		return err
+	}
+	e.graph, err = graph.New(graph.Options{
+		Source: e.model, Pool: e.pool, Account: &e.account, Tape: e.tape, Experts: e.experts, MaxRows: e.plan.MaxRows, Context: o.Context,
+	})
+	return err
+}
+
+// prepare opens the checkpoint, settles the options and makes the plan. It reads no weights.
+func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 	o := &e.options
 	backend, err := kernel.Select(o.Backend)
 	if err != nil {
-		return fmt.Errorf("core: open: %w", err)
+		return nil, fmt.Errorf("core: open: %w", err)
+	}
+	if o.Policy == "" {
+		o.Policy = DefaultPolicy
+	}
+	if err := experts.CheckPolicy(o.Policy); err != nil {
+		return nil, fmt.Errorf("core: open: %w", err)
 	}
 	if e.model, err = checkpoint.Open(ctx, o.Files); err != nil {
-		return err
+		return nil, err
 	}
-	limit := e.model.Config.MaxPositions
-	switch {
-	case o.Context < 0 || o.PrefillChunk < 0 || o.Threads < 0:
-		return fmt.Errorf("core: open: context %d, prefill chunk %d, threads %d: none may be negative", o.Context, o.PrefillChunk, o.Threads)
+	c := e.model.Config
+	switch limit := c.MaxPositions; {
+	case o.Context < 0 || o.PrefillChunk < 0 || o.Threads < 0 || o.Sequences < 0 || o.Guesses < 0 || o.Readers < 0:
+		return nil, fmt.Errorf("core: open: context %d, prefill chunk %d, threads %d, sequences %d, guesses %d, readers %d: none may be negative",
+			o.Context, o.PrefillChunk, o.Threads, o.Sequences, o.Guesses, o.Readers)
 	case o.Context == 0 && limit > 0:
 		o.Context = min(DefaultContext, limit)
 	case o.Context == 0:
 		o.Context = DefaultContext
 	case limit > 0 && o.Context > limit:
-		return fmt.Errorf("core: open: %w: %d tokens asked for, the model was made for at most %d", ErrContext, o.Context, limit)
-	}
-	if o.PrefillChunk == 0 {
-		o.PrefillChunk = DefaultPrefillChunk
+		return nil, fmt.Errorf("core: open: %w: %d tokens asked for, the model was made for at most %d", ErrContext, o.Context, limit)
 	}
 	if o.Threads == 0 {
 		o.Threads = kernel.DefaultThreads()
 	}
-	e.pool = kernel.NewPool(backend, o.Threads)
+	if o.Readers == 0 {
+		o.Readers = DefaultReaders
+	}
+	o.Sequences = max(o.Sequences, 1)
+	if o.Memory == 0 {
+		machine := memory.Probe()
+		for _, w := range machine.Warnings {
+			o.notice("%s", w)
+		}
+		o.Memory = machine.Free().Bytes / 10 * 9
+	}
 	layout, err := graph.Layout(e.model)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	trunk, err := tape.Load(ctx, e.model, layout, &e.account)
+	if e.tiles, err = tape.Cut(layout, tape.Shards(e.model), 0); err != nil {
+		return nil, err
+	}
+	e.plan, err = e.makePlan(backend)
+	return backend, err
+}
+
+// makePlan divides the memory.
+func (e *Engine) makePlan(backend kernel.Backend) (memory.Plan, error) {
+	o, c := e.options, e.model.Config
+	vectors, err := graph.VectorBytes(e.model)
 	if err != nil {
-		return err
+		return memory.Plan{}, err
 	}
-	e.tape = trunk
-	store, err := experts.Load(ctx, e.model, &e.account)
+	slot, err := experts.SlotBytes(e.model)
 	if err != nil {
-		return err
+		return memory.Plan{}, err
 	}
-	e.experts = store
-	e.graph, err = graph.New(graph.Options{
-		Source: e.model, Pool: e.pool, Account: &e.account, Tape: e.tape, Experts: e.experts,
-		MaxRows: min(o.PrefillChunk, o.Context), Context: o.Context,
+	state, position := graph.StateBytes(c)
+	return memory.Make(memory.Request{
+		Total: o.Memory, Trunk: o.TrunkMemory, Experts: o.ExpertMemory,
+		Index: int64(e.model.Index.Len()) * indexBytes, Tokenizer: int64(c.Vocab) * tokenizerBytes, Vectors: int64(vectors),
+		Workspace: func(rows, context int) int64 {
+			return int64(graph.WorkspaceBytes(c, backend, rows, context, o.Threads))
+		},
+		Logits: 4 * int64(c.Vocab), AllLogits: o.AllLogits,
+		State: int64(state), Position: int64(position), Guess: int64(graph.GuessBytes(c)),
+		Sequences: o.Sequences, Context: o.Context, Guesses: o.Guesses, PrefillRows: o.PrefillChunk,
+		TrunkBytes: e.tiles.Bytes(), TileBuffer: int64(e.tiles.BufferBytes()),
+		ExpertSlot: int64(slot), ExpertsAll: (c.Layers - c.DenseLayers) * c.MoE.Experts, TopK: c.MoE.TopK,
 	})
-	return err
+}
+
+// What the plan counts for each tensor of the index and for each id of the vocabulary; tests measure both.
+const (
+	indexBytes     = 64
+	tokenizerBytes = 32
+)
+
+func (o *Options) notice(format string, args ...any) {
+	if o.Notice != nil {
+		o.Notice(fmt.Sprintf(format, args...))
+	}
+}
+
+// MakePlan returns the plan that Open would make with these options, reading no weights, and the geometry it is for.
+func MakePlan(ctx context.Context, o Options) (memory.Plan, *checkpoint.Config, error) {
+	e := &Engine{options: o}
+	_, err := e.prepare(ctx)
+	var c *checkpoint.Config
+	if e.model != nil {
+		c = e.model.Config
+		err = errors.Join(err, e.model.Close())
+	}
+	return e.plan, c, err
 }
 
 // Close frees everything the engine holds. Its sequences must be closed before, and no pass may be running.
@@ -158,6 +261,9 @@ func (e *Engine) Close() error {
 	}
 	if e.experts != nil {
 		errs = append(errs, e.experts.Close())
+	}
+	if e.disk != nil {
+		errs = append(errs, e.disk.Close())
 	}
 	if e.pool != nil {
 		e.pool.Close()
@@ -183,6 +289,9 @@ func (e *Engine) Context() int { return e.graph.Context() }
 
 // MaxRows is the most rows a pass can have.
 func (e *Engine) MaxRows() int { return e.graph.MaxRows() }
+
+// Plan is how the engine divides its memory.
+func (e *Engine) Plan() memory.Plan { return e.plan }
 
 // Memory is what the engine has allocated outside the Go heap, in bytes by purpose.
 func (e *Engine) Memory() map[string]int64 { return e.account.Bytes() }

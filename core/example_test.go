@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"log"
 
-	_ "github.com/k3infer/k3/backends/generic"
+	_ "github.com/k3infer/k3/backends/all"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/sample"
+	_ "github.com/k3infer/k3/policies"
 )
 
 // Generate goes on from a prompt, emitting each token as it is chosen.

@@ -87,6 +87,7 @@ func VectorBytes(m *checkpoint.Model) (int, error) {
 type builder struct {
 	source *checkpoint.Model
 	tape   []tape.Matrix
+	layer  int       // being built
 	floats int       // length of all vectors
 	memory []float32 // nil: only count
 	err    error
@@ -126,7 +127,7 @@ func (b *builder) matrix(name string, rows, cols, unit int) matrix {
 	if err != nil && b.err == nil {
 		b.fail(err)
 	}
-	b.tape = append(b.tape, tape.Matrix{Tensor: t, Rows: rows, Cols: cols, Format: f, Unit: unit})
+	b.tape = append(b.tape, tape.Matrix{Tensor: t, Rows: rows, Cols: cols, Format: f, Unit: unit, Layer: b.layer})
 	return matrix(len(b.tape) - 1)
 }
 
@@ -180,6 +181,7 @@ func (b *builder) build(m *Model) {
 	for i := range c.Layers {
 		p := fmt.Sprintf("model.layers.%d.", i)
 		l := &layer{index: i}
+		b.layer = i
 		l.attnResFold = b.fold(p+"self_attention_res_norm.weight", p+"self_attention_res_proj.weight", e)
 		l.mlpResFold = b.fold(p+"mlp_res_norm.weight", p+"mlp_res_proj.weight", e)
 		l.inputNorm = b.vector(p+"input_layernorm.weight", e)
@@ -208,6 +210,7 @@ func (b *builder) build(m *Model) {
 			m.layers = append(m.layers, l)
 		}
 	}
+	b.layer = c.Layers
 	norm := b.vector("model.norm.weight", e)
 	fold := b.fold("model.output_attn_res_norm.weight", "model.output_attn_res_proj.weight", e)
 	embedding := b.tensor("model.embed_tokens.weight")
@@ -226,6 +229,12 @@ type Options struct {
 	Experts experts.Store
 	MaxRows int // the most rows a pass may have
 	Context int // the most tokens a sequence may have
+}
+
+// GuessBytes is what a sequence keeps of each tentative row of a pass.
+func GuessBytes(c *checkpoint.Config) int {
+	kda, _ := layerKinds(c)
+	return 4 * kda * (4*c.KDAWidth() + c.KDA.Heads)
 }
 
 // New reads the small vectors and allocates the workspace of a pass. Close frees both.

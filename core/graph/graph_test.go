@@ -16,6 +16,7 @@ import (
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/core/tape"
+	_ "github.com/k3infer/k3/policies"
 )
 
 // models are small checkpoints of odd sizes, one for every storage format.
@@ -35,11 +36,17 @@ func open(t testing.TB, dir string, b kernel.Backend, threads, rows, positions i
 	if err != nil {
 		t.Fatal(err)
 	}
-	trunk, err := tape.Load(t.Context(), source, layout, account)
+	// Small tiles, a ring for all of them, and room for few experts: what is hardest to get right.
+	tiles, err := tape.Cut(layout, tape.Shards(source), 4096)
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := experts.Load(t.Context(), source, account)
+	files := disk.NewPool(disk.Config{Readers: 3})
+	trunk, err := tape.Open(tiles, tape.Options{Pool: files, Account: account, Ring: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := experts.Open(source, experts.Options{Pool: files, Account: account, Slots: 5, Policy: "lru"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +60,7 @@ func open(t testing.TB, dir string, b kernel.Backend, threads, rows, positions i
 		pool.Close()
 		trunk.Close()
 		store.Close()
+		files.Close()
 		source.Close()
 		if left := account.Bytes(); len(left) != 0 {
 			t.Errorf("memory left: %v", left)

@@ -175,7 +175,7 @@ func (s *State) grow(n, tentative int) error {
 			s.latents[i] = own
 		}
 	}
-	need := 4 * s.model.kdaLayers * tentative * (4*c.KDAWidth() + c.KDA.Heads)
+	need := tentative * GuessBytes(c)
 	if tentative > 0 && (s.guesses == nil || len(s.guesses.Bytes()) < need) {
 		s.guesses.Free()
 		b, err := s.model.account.Allocate("guesses", need)

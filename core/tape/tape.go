@@ -18,6 +18,7 @@ type Matrix struct {
 	Rows, Cols int
 	Format     kernel.Format
 	Unit       int // rows a tile must keep together, such as those of one head in kv_b_proj; Rows is a multiple
+	Layer      int // that the matrix belongs to, for reports; lm_head has the number of layers
 }
 
 // Tile is a block of consecutive rows of a matrix, lent to the pass until Release.

@@ -1,0 +1,5 @@
+package memory
+
+import "os"
+
+func probe() Machine { return probeProc(os.DirFS("/")) }

@@ -1,0 +1,5 @@
+//go:build !linux && !darwin && !windows
+
+package memory
+
+func probe() Machine { return Machine{} }
