@@ -65,5 +65,4 @@ func TestTheReleasedModelReallyFitsIn2GiB(t *testing.T) {
 	if p.Ring < 4 || p.Pinned < 200*mib || p.PrefillRows < 64 {
 		t.Errorf("%+v", p)
 	}
-	t.Logf("%+v", p)
 }
