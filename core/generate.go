@@ -22,6 +22,8 @@ type GenerateOptions struct {
 	// OnLogits is shown the logits of every position computed, in order. It makes prompts slower, since otherwise only the
 	// last position needs any.
 	OnLogits func(position int, logits []float32) error
+	// OnPrefill is called between the passes of a long prompt, when the sequence may be saved or kept. An error ends the text.
+	OnPrefill func() error
 	// Progress is called when a layer is about to be computed.
 	Progress func(Progress)
 	// Speculate takes guesses along. They change how many passes a text needs, never the text.
@@ -153,6 +155,11 @@ func (g *generation) prefill(ctx context.Context) (StopReason, error) {
 		}
 		if n == len(waiting) {
 			return g.choose(logits[0])
+		}
+		if g.options.OnPrefill != nil {
+			if err := g.options.OnPrefill(); err != nil {
+				return "", err
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -54,5 +55,36 @@ func TestAKeptPrefixIsNotComputedAgain(t *testing.T) {
 	t.Cleanup(small.Close)
 	if err := small.Keep(s); err != nil || small.Len() != 0 || small.Bytes() != 0 {
 		t.Errorf("%v: %d states of %d bytes in a budget of 10", err, small.Len(), small.Bytes())
+	}
+}
+
+func TestALongPromptCanBeKeptBetweenItsPasses(t *testing.T) {
+	e := open(t, core.Options{PrefillChunk: 4})
+	kept := e.NewPrefixes(1 << 30)
+	t.Cleanup(kept.Close)
+	s := sequence(t, e)
+	long := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	o := seeded
+	var computed []int
+	o.OnPrefill = func() error {
+		computed = append(computed, s.Computed())
+		return kept.Keep(s)
+	}
+	want, err := e.Generate(t.Context(), s, long, o, nil)
+	if err != nil || !slices.Equal(computed, []int{4, 8}) {
+		t.Fatalf("between the passes %v were computed: %v", computed, err)
+	}
+	again, err := kept.Sequence(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	got, err := e.Generate(t.Context(), again, nil, seeded, nil)
+	if err != nil || got.Prefill.Tokens != 2 || !slices.Equal(got.IDs, want.IDs) {
+		t.Errorf("%v after computing %d, %v; want %v", got.IDs, got.Prefill.Tokens, err, want.IDs)
+	}
+	o.OnPrefill = func() error { return core.ErrPrompt }
+	if _, err := e.Generate(t.Context(), sequence(t, e), long, o, nil); !errors.Is(err, core.ErrPrompt) {
+		t.Errorf("%v", err)
 	}
 }
