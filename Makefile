@@ -22,7 +22,7 @@ race:
 	CGO_ENABLED=1 $(GO) test -race -short ./...
 
 lint: ## formatting, vet for every system, staticcheck
-	@unformatted=$$(gofmt -l $$(git ls-files -- '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
+	@unformatted=$$(gofmt -l cmd core backends policies presets conformance); if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) vet -tags noasm ./backends/...
 	GOARCH=arm64 $(GO) vet ./...
@@ -61,6 +61,7 @@ cross: ## the program for every system it supports
 fuzz: ## every fuzz target for FUZZTIME
 	@for file in $$(grep -rl --include='*_test.go' '^func Fuzz' core backends policies presets conformance cmd); do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
+			echo "$$target in $$(dirname $$file):"; \
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file) || exit 1; \
 		done; \
 	done
