@@ -23,7 +23,7 @@ func (e *Engine) NewPrefixes(budget int64) *Prefixes {
 func (p *Prefixes) Keep(s *Sequence) error {
 	p.engine.passing.Lock()
 	defer p.engine.passing.Unlock()
-	if s.Computed() == 0 {
+	if s.Computed() == 0 || !p.states.Reserve(s.state.Bytes()) { // before there is another copy
 		return s.Err()
 	}
 	state, err := s.state.Clone()

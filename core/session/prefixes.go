@@ -38,6 +38,17 @@ func (p *Prefixes[S]) Put(ids []int, state S, bytes int64) {
 	}
 }
 
+// Reserve makes room for a state of so many bytes, which Put will bring; false says that it will never fit, and nothing has left.
+func (p *Prefixes[S]) Reserve(bytes int64) bool {
+	if bytes > p.budget {
+		return false
+	}
+	for p.used+bytes > p.budget {
+		p.drop(0)
+	}
+	return true
+}
+
 func (p *Prefixes[S]) drop(i int) {
 	p.used -= p.kept[i].bytes
 	p.leave(p.kept[i].state)

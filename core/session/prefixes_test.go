@@ -49,6 +49,15 @@ func TestPrefixesKeepToTheirBudget(t *testing.T) {
 	if p.Len() != 1 || p.Bytes() != 1 {
 		t.Errorf("%d kept of %d bytes", p.Len(), p.Bytes())
 	}
+	p.Put([]int{6}, "f", 50)
+	if p.Reserve(101) || p.Len() != 2 {
+		t.Errorf("%d kept after what never fits was refused", p.Len())
+	}
+	if !p.Reserve(50) || p.Len() != 1 || p.Bytes() != 50 {
+		t.Errorf("%d kept of %d bytes, where 50 of 100 must be free", p.Len(), p.Bytes())
+	}
+	p.Put([]int{5}, "e", 1)
+	p.Reserve(99)
 	p.Clear()
 	if p.Len() != 0 || p.Bytes() != 0 || left[len(left)-1] != "e" {
 		t.Errorf("%d kept of %d bytes, %v left", p.Len(), p.Bytes(), left)
