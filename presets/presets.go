@@ -57,7 +57,7 @@ type Cache struct {
 
 // IO says how files are read.
 type IO struct {
-	Direct  string `mapstructure:"direct"`  // auto, on or off
+	Direct  string `mapstructure:"direct"`  // auto, or off: everything through the page cache
 	Readers int    `mapstructure:"readers"` // reads in flight
 }
 

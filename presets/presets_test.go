@@ -183,7 +183,7 @@ func TestAFileAtFaultIsRefusedWithPlaceAndCause(t *testing.T) {
 		{"generate: {stop: [a, [b]]}", `generate.stop: a list or section: must be`},
 		{"generate: {ignore_eos: \"true\"}", `generate.ignore_eos: the text "true": must be true or false`},
 		{"generate: {seed: -1}", `generate.seed: "-1": must be a whole number from 0 to 18446744073709551615`},
-		{"io: {direct: maybe}", `io.direct: "maybe": must be one of auto, on, off`},
+		{"io: {direct: maybe}", `io.direct: "maybe": must be one of auto, off`},
 		{"io: {readers: 0}", `io.readers: "0": must be a whole number from 1 to 256`},
 		{"compute: {threads: many}", `must be a whole number from 1 to 1024, or auto`},
 		{"- a", `must be keys and values`},

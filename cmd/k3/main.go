@@ -14,6 +14,7 @@ import (
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/sample"
 	"github.com/k3infer/k3/core/tokenizer"
@@ -25,6 +26,7 @@ const (
 	exitFailed      = 1
 	exitUsage       = 2
 	exitInput       = 3
+	exitNoFit       = 4
 	exitInterrupted = 130
 )
 
@@ -84,11 +86,13 @@ func exitCode(err error) int {
 		return 0
 	case errors.As(err, &c):
 		return c.code
-	case is(presets.ErrConfig, sample.ErrParams, kernel.ErrBackend, core.ErrContext, core.ErrToken, core.ErrPrompt,
+	case is(presets.ErrConfig, sample.ErrParams, kernel.ErrBackend, experts.ErrUnknownPolicy, experts.ErrOffline, core.ErrContext, core.ErrToken, core.ErrPrompt,
 		tokenizer.ErrUnknownID, tokenizer.ErrInvalidUTF8):
 		return exitUsage
 	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession):
 		return exitInput
+	case is(core.ErrNoFit):
+		return exitNoFit
 	case is(context.Canceled):
 		return exitInterrupted
 	}

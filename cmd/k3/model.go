@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/tokenizer"
@@ -83,6 +84,15 @@ func noModel(dir, cause string) error {
 		fmt.Errorf("no model in %s: %s", dir, cause),
 		fmt.Sprintf("k3 download --model %s fetches it (1.56 TB); --model demo is the small model built in", dir),
 	}}
+}
+
+// engineOptions are the options that every command opens the model with; notices go to the user above the progress line.
+func engineOptions(c presets.Config, files disk.Files, line *progress) core.Options {
+	return core.Options{
+		Files: files, Backend: c.Compute.Backend, Threads: c.Compute.Threads, Context: c.Context, PrefillChunk: c.PrefillChunk,
+		Memory: int64(c.Memory.Total), TrunkMemory: int64(c.Memory.Trunk), ExpertMemory: int64(c.Memory.Experts), Guesses: c.Speculate,
+		Policy: c.Cache.Policy, Readers: c.IO.Readers, Buffered: c.IO.Direct == "off", Notice: line.notice,
+	}
 }
 
 // announceDemo says on w that no model was asked for.

@@ -21,7 +21,9 @@ const redraw = 100 * time.Millisecond
 // progress is a line on a terminal that says how far a run is. It writes nothing anywhere else.
 type progress struct {
 	w       io.Writer // nil when there is no terminal
-	shared  bool      // stdout is a terminal, too: text may stand in front of the line
+	stderr  io.Writer // for notices
+	quiet   bool
+	shared  bool // stdout is a terminal, too: text may stand in front of the line
 	width   int
 	shown   bool
 	drawn   time.Time
@@ -31,7 +33,7 @@ type progress struct {
 
 // newProgress returns the progress line of a run, silent if quiet.
 func newProgress(stdout, stderr io.Writer, quiet bool) *progress {
-	p := &progress{width: 80}
+	p := &progress{width: 80, stderr: stderr, quiet: quiet}
 	if f, ok := stderr.(*os.File); ok && !quiet && term.IsTerminal(int(f.Fd())) && understandsEscapes(f) {
 		p.w = f
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
@@ -90,6 +92,15 @@ func (p *progress) show(now time.Time, text string) {
 		return
 	}
 	fmt.Fprintf(p.w, "\r\x1b[2K%s", text)
+}
+
+// notice writes something worth knowing on a line of its own.
+func (p *progress) notice(text string) {
+	if p.quiet {
+		return
+	}
+	p.clear()
+	fmt.Fprintf(p.stderr, "k3: %s\n", text)
 }
 
 // clear removes the line.

@@ -49,7 +49,7 @@ func runCommand() *cobra.Command {
 	flags.BoolVar(&f.chat, "chat", false,
 		"the prompt is what a user says in a chat; the answer goes to stdout, its reasoning to stderr")
 	addConfigFlags(cmd, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
-		"ignore-eos", "context", "prefill-chunk", "speculate", "threads", "backend")
+		"ignore-eos", "memory", "trunk-memory", "expert-memory", "policy", "context", "prefill-chunk", "speculate", "threads", "backend")
 	flags.StringVar(&f.saveSession, "save-session", "", "save the text and the model's state behind it to `FILE`")
 	flags.StringVar(&f.loadSession, "load-session", "", "go on from what --save-session wrote to `FILE`, with or without a prompt")
 	flags.BoolVar(&f.printIDs, "print-ids", false, "write the generated ids, comma separated, instead of text")
@@ -114,9 +114,8 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
 	defer line.clear()
 	line.opening(c.Model)
-	options := core.Options{
-		Files: files, Backend: c.Compute.Backend, Threads: c.Compute.Threads, Context: positions, PrefillChunk: c.PrefillChunk,
-	}
+	options := engineOptions(c, files, line)
+	options.Context, options.AllLogits = positions, o.logits != nil
 	if o.trace != nil {
 		options.Routed = o.trace.add
 	}
