@@ -21,6 +21,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
@@ -90,16 +91,18 @@ const (
 
 // Engine is an open model. Its methods may be called from several goroutines; passes run one at a time.
 type Engine struct {
-	options Options
-	model   *checkpoint.Model
-	account memory.Account
-	pool    *kernel.Pool
-	plan    memory.Plan
-	tiles   *tape.Tiles
-	disk    *disk.Pool
-	tape    *tape.Stream
-	experts *experts.Cache
-	graph   *graph.Model
+	options   Options
+	model     *checkpoint.Model
+	account   memory.Account
+	pool      *kernel.Pool
+	plan      memory.Plan
+	tiles     *tape.Tiles
+	matrices  []tape.Matrix   // of the tape
+	layerTime []time.Duration // spent in each layer, lm_head last
+	disk      *disk.Pool
+	tape      *tape.Stream
+	experts   *experts.Cache
+	graph     *graph.Model
 
 	passing sync.Mutex // held during a pass, and by whatever uses the graph's workspace
 	logits  *memory.Block
@@ -193,6 +196,7 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.matrices, e.layerTime = layout, make([]time.Duration, c.Layers+1)
 	if e.tiles, err = tape.Cut(layout, tape.Shards(e.model), 0); err != nil {
 		return nil, err
 	}

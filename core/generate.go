@@ -54,9 +54,10 @@ const (
 
 // Phase is what one part of a Generate cost.
 type Phase struct {
-	Tokens int           // tokens computed (prefill) or generated (decode)
-	Passes int           // passes over the weights
-	Time   time.Duration // wall time
+	Tokens int    // tokens computed (prefill) or generated (decode)
+	Passes int    // passes over the weights
+	Cost          // Time is all of the phase's; the rest, the sum over the layers
+	Layers []Cost // by layer, lm_head last
 }
 
 // Outcome is what Generate did.
@@ -109,14 +110,12 @@ func (e *Engine) Generate(ctx context.Context, s *Sequence, prompt []int, o Gene
 	if g.drafter == nil {
 		g.drafter = speculate.NGram{}
 	}
-	start, computed := time.Now(), s.Computed()
-	reason, err := g.prefill(ctx)
-	out.Prefill = Phase{Tokens: s.Computed() - computed, Passes: g.passes, Time: time.Since(start)}
+	computed := s.Computed()
+	reason, err := g.phase(&out.Prefill, func() (StopReason, error) { return g.prefill(ctx) })
+	out.Prefill.Tokens = s.Computed() - computed
 	if err == nil && reason == "" {
-		passes := g.passes
-		start = time.Now()
-		reason, err = g.decode(ctx)
-		out.Decode = Phase{Tokens: len(g.ids) - 1, Passes: g.passes - passes, Time: time.Since(start)}
+		reason, err = g.phase(&out.Decode, func() (StopReason, error) { return g.decode(ctx) })
+		out.Decode.Tokens = len(g.ids) - 1
 	}
 	out.IDs, out.Reason, out.Guesses = g.ids, reason, g.guesses
 	out.Guesses.Saved = time.Duration(g.pacer.Saved() * float64(time.Second))
@@ -138,6 +137,18 @@ type generation struct {
 	draft    []int // what was drafted for the pass
 	position int   // of the last certain row of the pass
 	guesses  Guesses
+}
+
+// phase runs f and notes what it took.
+func (g *generation) phase(p *Phase, f func() (StopReason, error)) (StopReason, error) {
+	start, before, passes := time.Now(), g.engine.Costs(), g.passes
+	reason, err := f()
+	p.Passes, p.Layers = g.passes-passes, subtract(g.engine.Costs(), before)
+	for _, c := range p.Layers {
+		p.add(c, 1)
+	}
+	p.Time = time.Since(start)
+	return reason, err
 }
 
 // prefill computes what waits in the sequence, chunk by chunk, and chooses the first token.

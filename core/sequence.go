@@ -101,7 +101,15 @@ func (e *Engine) pass(ctx context.Context, rows []Row, onLayer func(layer int)) 
 		e.logits = b
 	}
 	out := e.logits.Float32s()
-	if err := e.graph.Pass(ctx, inner, out, graph.Hooks{Layer: onLayer, Routed: e.options.Routed, Probe: e.options.Probe}); err != nil {
+	clock := clock{engine: e, layer: -1}
+	enter := func(layer int) {
+		clock.enter(layer)
+		if onLayer != nil {
+			onLayer(layer)
+		}
+	}
+	defer func() { clock.enter(-1) }()
+	if err := e.graph.Pass(ctx, inner, out, graph.Hooks{Layer: enter, Routed: e.options.Routed, Probe: e.options.Probe}); err != nil {
 		return nil, err
 	}
 	for _, r := range rows {
