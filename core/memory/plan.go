@@ -90,7 +90,7 @@ func (p Plan) Bytes(purpose string) (n int64) {
 const (
 	programBytes = 40 << 20 // code, runtime and stacks of a running engine
 	heapBase     = 32 << 20 // what comes and goes: requests, texts, headers of shards while they are read
-	ringFull     = 4        // one buffer is computed from while the disk fills the others
+	ringFull     = 8        // with fewer the disk rests when computing or experts hold the tape up; more gain nothing
 	ringLeast    = 2
 	usualRows    = 64  // where no total bounds them
 	mostRows     = 256 // with more, computing takes longer than reading the weights
@@ -117,8 +117,8 @@ func Make(r Request) (Plan, error) {
 		rows = usualRows
 	}
 	least, missing := r.least(rows, ring)
-	if missing > 0 {
-		ring = ringLeast
+	for missing > 0 && ring > ringLeast {
+		ring--
 		least, missing = r.least(rows, ring)
 	}
 	if missing > 0 {

@@ -62,7 +62,7 @@ func TestTheReleasedModelReallyFitsIn2GiB(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, r, p)
-	if p.Ring < 4 || p.Pinned < 200*mib || p.PrefillRows < 64 {
+	if p.Ring < 8 || p.Pinned < 200*mib || p.PrefillRows < 64 {
 		t.Errorf("%+v", p)
 	}
 }
