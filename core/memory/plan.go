@@ -103,8 +103,8 @@ const (
 // reading a byte in every pass; a byte of an expert saves one in those passes that choose the expert, which are not all
 // even for the most popular one and one in 56 for the average.
 //
-// Before that, the rows of a prompt that share a pass get up to a quarter of what is left, because twice the rows are half
-// the passes over the trunk.
+// Before that, the rows of a prompt that share a pass get up to half of what is left, because twice the rows are half the
+// passes over the trunk, while in a small budget the same memory keeps but a per mille of it.
 func Make(r Request) (Plan, error) {
 	if r.ExpertsAll == 0 {
 		r.Experts = 0
@@ -127,7 +127,7 @@ func Make(r Request) (Plan, error) {
 	p := least
 	for n := 2; r.Total > 0 && r.PrefillRows == 0 && n <= min(mostRows, r.Context); n *= 2 {
 		more, missing := r.least(n, ring)
-		if missing > 0 || more.sum() > least.sum()+least.Unused/4 {
+		if missing > 0 || more.sum() > least.sum()+least.Unused/2 {
 			break
 		}
 		p = more
