@@ -288,6 +288,12 @@ func (e *Engine) Backend() string { return e.pool.Backend().Name() }
 // Threads is the number of threads in use.
 func (e *Engine) Threads() int { return e.pool.Threads() }
 
+// Policy is the name of the policy that decides which experts stay in memory.
+func (e *Engine) Policy() string { return e.options.Policy }
+
+// Quantized tells whether the routed experts are stored as MXFP4.
+func (e *Engine) Quantized() bool { return e.model.Quantized }
+
 // Context is the most tokens a sequence can have.
 func (e *Engine) Context() int { return e.graph.Context() }
 

@@ -10,3 +10,6 @@ func cpuName() string {
 	}
 	return name
 }
+
+// diskName is the device that holds a path; this system does not tell.
+func diskName(string) string { return "" }

@@ -6,3 +6,6 @@ import "os"
 
 // cpuName is the processor's name as Windows tells it, or "".
 func cpuName() string { return os.Getenv("PROCESSOR_IDENTIFIER") }
+
+// diskName is the device that holds a path; this system does not tell.
+func diskName(string) string { return "" }

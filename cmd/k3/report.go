@@ -33,16 +33,37 @@ type report struct {
 	Prefill      phase            `json:"prefill"`
 	Decode       phase            `json:"decode"`
 	Guesses      *guesses         `json:"guesses,omitempty"` // with --speculate
+	PlannedRSS   int64            `json:"planned_rss_bytes"`
 	PeakRSS      int64            `json:"peak_rss_bytes,omitempty"`
 	Memory       map[string]int64 `json:"memory_bytes"` // outside the Go heap, by purpose
+	Policy       string           `json:"policy"`
 	Machine      machine          `json:"machine"`
 }
 
+// phase is a part of a run. Its sums are over the layers, whose last is lm_head.
 type phase struct {
 	Tokens          int     `json:"tokens"`
 	Passes          int     `json:"passes"`
-	Seconds         float64 `json:"seconds"`
 	SecondsPerToken float64 `json:"seconds_per_token"`
+	cost
+	ReadPerToken float64 `json:"read_bytes_per_token"`
+	WaitShare    float64 `json:"wait_share"` // of the time, computing waited for the disk
+	HitRate      float64 `json:"expert_hit_rate"`
+	Layers       []cost  `json:"layers,omitempty"`
+}
+
+// cost is what a phase or one of its layers took.
+type cost struct {
+	Seconds        float64 `json:"seconds"`
+	TrunkRead      int64   `json:"trunk_read_bytes"`
+	ExpertRead     int64   `json:"expert_read_bytes"`
+	WaitSeconds    float64 `json:"wait_seconds"` // for the disk
+	ExpertRequests int     `json:"expert_requests"`
+	ExpertHits     int     `json:"expert_hits"` // in memory when asked for
+}
+
+func newCost(c core.Cost) cost {
+	return cost{c.Time.Seconds(), c.TrunkRead, c.ExpertRead, c.Wait().Seconds(), c.ExpertAsked, c.ExpertHit}
 }
 
 type guesses struct {
@@ -52,9 +73,19 @@ type guesses struct {
 }
 
 func newPhase(p core.Phase) phase {
-	x := phase{p.Tokens, p.Passes, p.Time.Seconds(), 0}
+	x := phase{Tokens: p.Tokens, Passes: p.Passes, cost: newCost(p.Cost)}
 	if p.Tokens > 0 {
 		x.SecondsPerToken = x.Seconds / float64(p.Tokens)
+		x.ReadPerToken = float64(p.Read()) / float64(p.Tokens)
+	}
+	if x.Seconds > 0 {
+		x.WaitShare = x.WaitSeconds / x.Seconds
+	}
+	if x.ExpertRequests > 0 {
+		x.HitRate = float64(x.ExpertHits) / float64(x.ExpertRequests)
+	}
+	for _, l := range p.Layers {
+		x.Layers = append(x.Layers, newCost(l))
 	}
 	return x
 }
@@ -62,12 +93,13 @@ func newPhase(p core.Phase) phase {
 // newReport says what a run did, also one that failed.
 func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome, w *writer, failed error) *report {
 	r := &report{
-		Version: version(), Model: c.Model, Geometry: newGeometry(e.Config(), e.Config().Quantized), Preset: c.Preset,
+		Version: version(), Model: c.Model, Geometry: newGeometry(e.Config(), e.Quantized()), Preset: c.Preset,
 		Backend: e.Backend(), Threads: e.Threads(), Context: e.Context(), PrefillChunk: e.MaxRows(),
 		Seed: c.Generate.Seed, Temperature: c.Generate.Temperature,
 		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), Reasoning: string(w.reasoning),
 		StopReason: string(out.Reason),
-		Prefill:    newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Machine: thisMachine(),
+		Prefill:    newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Policy: e.Policy(),
+		PlannedRSS: e.Plan().Total - e.Plan().Unused, Machine: thisMachine(c.Model),
 	}
 	if g := out.Guesses; c.Speculate > 0 {
 		r.Guesses = &guesses{g.Proposed, g.Accepted, g.Saved.Seconds()}
@@ -93,6 +125,14 @@ func (r *report) write(w io.Writer) error {
 	fmt.Fprintln(table)
 	phase("prompt", r.Prefill)
 	phase("text", r.Decode)
+	if all := r.Prefill.plus(r.Decode); all.TrunkRead+all.ExpertRead > 0 {
+		fmt.Fprintf(table, "read\t%s of trunk and %s of experts; computing waited %.0f%% of the time\n",
+			size(all.TrunkRead), size(all.ExpertRead), 100*all.WaitSeconds/all.Seconds)
+	}
+	if all := r.Prefill.plus(r.Decode); all.ExpertRequests > 0 {
+		fmt.Fprintf(table, "experts\t%.1f%% of %d were in memory when asked for (%s)\n",
+			100*float64(all.ExpertHits)/float64(all.ExpertRequests), all.ExpertRequests, r.Policy)
+	}
 	if g := r.Guesses; g != nil {
 		fmt.Fprintf(table, "guesses\t%d of %d were right\n", g.Accepted, g.Proposed)
 	}
@@ -100,10 +140,16 @@ func (r *report) write(w io.Writer) error {
 		fmt.Fprintf(table, "ended\t%s after %s\n", r.StopReason, plural(len(r.IDs), "token", "tokens"))
 	}
 	if r.PeakRSS > 0 {
-		fmt.Fprintf(table, "memory\t%s at most\n", inMemory(r.PeakRSS))
+		fmt.Fprintf(table, "memory\t%s at most, of %s planned\n", inMemory(r.PeakRSS), inMemory(r.PlannedRSS))
 	}
 	fmt.Fprintf(table, "computed\tby %s with %s\n", r.Backend, plural(r.Threads, "thread", "threads"))
 	return table.Flush()
+}
+
+// plus adds what two phases took.
+func (c cost) plus(x phase) cost {
+	return cost{c.Seconds + x.Seconds, c.TrunkRead + x.TrunkRead, c.ExpertRead + x.ExpertRead, c.WaitSeconds + x.WaitSeconds,
+		c.ExpertRequests + x.ExpertRequests, c.ExpertHits + x.ExpertHits}
 }
 
 // seconds writes a time with three digits.
@@ -123,8 +169,12 @@ type machine struct {
 	Arch       string `json:"arch"`
 	CPU        string `json:"cpu,omitempty"`
 	Processors int    `json:"processors"`
+	Memory     int64  `json:"memory_bytes"`   // that this process may use: the host's, or its cgroup's
+	Disk       string `json:"disk,omitempty"` // the device that the model is on
 }
 
-func thisMachine() machine {
-	return machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName(), Processors: runtime.NumCPU()}
+// thisMachine describes the machine that computes with the model in a directory.
+func thisMachine(model string) machine {
+	return machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName(), Processors: runtime.NumCPU(),
+		Memory: memory.Probe().Limit().Bytes, Disk: diskName(model)}
 }
