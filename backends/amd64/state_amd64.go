@@ -67,9 +67,11 @@ type kdaArgs struct {
 	s           *float32
 	row         uintptr // bytes from a row of the state to the next
 	dim         uintptr
+	ask         uintptr // bytes to the columns wanted next, or 0 when they were asked for
 	q, k, alpha *float32
 	v, o        *float32
 	beta        *float32
+	w           [64]float32 // scratch
 }
 
 // KDA is generic.Backend.KDA.
@@ -81,22 +83,30 @@ func (b backend) KDA(s []float32, dim, tokens int, q, k, v, alpha []float32, str
 	}
 	a := kdaArgs{row: uintptr(4 * dim), dim: uintptr(dim)}
 	for c := 0; c < dim; {
-		parts := 4
+		parts := 8
 		if c+parts*lanes > dim {
 			parts = 1
 		}
 		a.s = &s[c]
 		for t := range tokens {
+			switch next := c + parts*lanes; {
+			case t > 0:
+				a.ask = 0
+			case next < dim:
+				a.ask = uintptr(4 * (next - c))
+			default: // the next head, most likely
+				a.ask = uintptr(4 * (dim*dim - c))
+			}
 			at := t * stride
 			a.q, a.k, a.alpha = &q[at], &k[at], &alpha[at]
 			a.v, a.o, a.beta = &v[at+c], &o[at+c], &beta[t*betaStride]
 			switch {
-			case b.set == avx512 && parts == 4:
-				kdaC4AVX512(&a)
+			case b.set == avx512 && parts == 8:
+				kdaC8AVX512(&a)
 			case b.set == avx512:
 				kdaC1AVX512(&a)
-			case parts == 4:
-				kdaC4AVX2(&a)
+			case parts == 8:
+				kdaC8AVX2(&a)
 			default:
 				kdaC1AVX2(&a)
 			}

@@ -168,10 +168,10 @@ func transposedF16C8V1AVX2(a *transposedArgs)
 //go:noescape
 func transposedF16C1V1AVX2(a *transposedArgs)
 
-// kdaC4AVX2 advances 32 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
+// kdaC8AVX2 advances 64 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
 //
 //go:noescape
-func kdaC4AVX2(a *kdaArgs)
+func kdaC8AVX2(a *kdaArgs)
 
 // kdaC1AVX2 advances 8 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
 //
@@ -442,10 +442,10 @@ func transposedF16C8V1AVX512(a *transposedArgs)
 //go:noescape
 func transposedF16C1V1AVX512(a *transposedArgs)
 
-// kdaC4AVX512 advances 64 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
+// kdaC8AVX512 advances 128 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
 //
 //go:noescape
-func kdaC4AVX512(a *kdaArgs)
+func kdaC8AVX512(a *kdaArgs)
 
 // kdaC1AVX512 advances 16 columns of the state of a head by one token. It is the body of generic.Backend.KDA.
 //
