@@ -1,0 +1,22 @@
+//go:build unix
+
+package hub
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// lock takes the file for this process, or says false when another one has it. The system gives it back when the process ends.
+func lock(f *os.File) (bool, error) {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.ENOLCK) {
+		return true, nil // a file system without locks: nothing better can be had
+	}
+	return err == nil, err
+}
