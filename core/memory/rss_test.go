@@ -22,7 +22,8 @@ func TestPeakRSSRisesWithWhatIsTouchedAndNeverFalls(t *testing.T) {
 	if err != nil || peak < n || peak < before {
 		t.Errorf("peak %d after %d were touched (%d before): %v", peak, n, before, err)
 	}
-	if after, err := PeakRSS(); err != nil || after < peak {
+	// The kernel adds up its counters now and then only: what it says may fall by some pages.
+	if after, err := PeakRSS(); err != nil || after < peak-1<<20 {
 		t.Errorf("peak fell from %d to %d (%v)", peak, after, err)
 	}
 }
