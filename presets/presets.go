@@ -228,6 +228,24 @@ func Load(flags *pflag.FlagSet, environ []string) (Config, error) {
 	return c, nil
 }
 
+// Given reports whether a flag, a variable or the configuration file has the setting with that key: neither a preset nor a default
+// decides it. Errors are those of Load.
+func Given(flags *pflag.FlagSet, environ []string, key string) (bool, error) {
+	env, sources, err := readEnviron(environ)
+	if err != nil {
+		return false, err
+	}
+	values := map[string]any{}
+	if file := source(flags, sources, "config"); file != "" {
+		if values, err = readFile(file); err != nil {
+			return false, err
+		}
+	}
+	s := find(func(s *setting) bool { return s.key == key })
+	f := flags.Lookup(s.flag)
+	return env[key] != nil || values[key] != nil || f != nil && f.Changed, nil
+}
+
 // merge puts values, by dotted key, above what v has.
 func merge(v *viper.Viper, values map[string]any) error {
 	tree := map[string]any{}

@@ -59,7 +59,7 @@ var settings = []setting{
 	{generate + "ignore_eos", "ignore-eos", "go on after the tokens that end a turn or the text", "false", boolean()},
 	{"context", "context", "`N` positions a sequence may have; auto: what the request needs", auto, orAuto(integer(1, 1<<24))},
 	{"prefill_chunk", "prefill-chunk", "`N` prompt tokens in one pass; auto: what the memory allows", auto, orAuto(integer(1, 1<<16))},
-	{"speculate", "speculate", "`N` tokens to guess ahead; 0 is off", "0", integer(0, 64)},
+	{"speculate", "speculate", "`N` tokens to guess ahead at most, as far as it pays; 0 is off, auto is 8", "0", orMeaning(8, integer(0, 64))},
 }
 
 // find returns the setting that match accepts, or nil.
@@ -131,13 +131,16 @@ func number(want string, in func(float64) bool) kind {
 	}}
 }
 
-func orAuto(k kind) kind {
+func orAuto(k kind) kind { return orMeaning(0, k) }
+
+// orMeaning accepts auto, too, which means v.
+func orMeaning(v int, k kind) kind {
 	return kind{
 		want: k.want + ", or auto",
 		tags: append(slices.Clone(k.tags), "!!str"),
 		parse: func(text string) (any, error) {
 			if text == auto {
-				return 0, nil
+				return v, nil
 			}
 			return k.parse(text)
 		}}

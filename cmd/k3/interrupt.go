@@ -12,8 +12,8 @@ import (
 const patience = 2 * time.Second
 
 // interrupts watches for Ctrl-C and its like: the first closes first, the second cancels the context, and if the program is
-// then still there after a moment, it ends. stop ends the watch.
-func interrupts(parent context.Context) (ctx context.Context, first <-chan struct{}, stop func()) {
+// then still there after a moment, leave is called and it ends. stop ends the watch.
+func interrupts(parent context.Context, leave ...func()) (ctx context.Context, first <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals, done, once := make(chan os.Signal, 2), make(chan struct{}), make(chan struct{})
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -32,6 +32,9 @@ func interrupts(parent context.Context) (ctx context.Context, first <-chan struc
 		}
 		select {
 		case <-time.After(patience):
+			for _, l := range leave {
+				l()
+			}
 			os.Exit(exitInterrupted)
 		case <-done:
 		}

@@ -12,7 +12,7 @@ import (
 
 // commands are the program's, in the order of the help.
 var commands = []func() *cobra.Command{
-	runCommand, tokenizeCommand, detokenizeCommand, planCommand, inspectCommand, fabricateCommand, conformanceCommand,
+	runCommand, chatCommand, tokenizeCommand, detokenizeCommand, planCommand, inspectCommand, fabricateCommand, conformanceCommand,
 	presetsCommand, versionCommand, completionCommand,
 }
 

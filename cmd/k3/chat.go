@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/chat"
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/speculate"
+	"github.com/k3infer/k3/presets"
+)
+
+// Ways to show what the model thinks.
+const (
+	thinkingShow = "show"
+	thinkingHide = "hide"
+	thinkingOff  = "off" // it does not think
+)
+
+var (
+	thinkings = []string{thinkingShow, thinkingHide, thinkingOff}
+	efforts   = []string{"low", "high", "max"}
+)
+
+// chatFlags are the flags of k3 chat that are not part of the configuration.
+type chatFlags struct {
+	thinking, effort, system  string
+	save, resume, transcript  string
+	history                   string
+	replace, noHistory, quiet bool
+}
+
+func chatCommand() *cobra.Command {
+	var f chatFlags
+	cmd := &cobra.Command{
+		Use:   "chat [flags]",
+		Short: "Talk to the model",
+		Long: "Talk to the model. Each turn computes only what it adds to the conversation; /stats shows how much that was.\n" +
+			"At the terminal, /help lists the commands, Ctrl-C stops an answer and Ctrl-D ends the conversation. When stdin is no\n" +
+			"terminal, each line of it is a message, and only the answers go to stdout.",
+		Example: "  k3 chat --save paris.k3s\n" +
+			"  k3 chat --resume paris.k3s --thinking hide\n" +
+			"  printf 'What is the capital of France?\\nAnd of Japan?\\n' | k3 chat -q --thinking off",
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, args []string) error { return runChat(cmd, f) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.system, "system", "", "`TEXT` that tells the model what it is and does")
+	flags.StringVar(&f.thinking, "thinking", thinkingShow, "`WAY`: show what the model thinks, hide it, or off: it does not think")
+	flags.StringVar(&f.effort, "effort", chat.DefaultEffort, "`HOW` much it thinks: low, high or max")
+	flags.StringVar(&f.resume, "resume", "", "go on with the conversation in `FILE`")
+	flags.StringVar(&f.save, "save", "", "keep the conversation in `FILE`, state and all, after each turn; as text, if it ends in .jsonl")
+	flags.StringVar(&f.transcript, "transcript", "", "write what was said to `FILE` after each turn (JSON lines)")
+	addConfigFlags(cmd, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed",
+		"memory", "trunk-memory", "expert-memory", "policy", "context", "prefill-chunk", "speculate", "threads", "backend")
+	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
+	flags.StringVar(&f.history, "history", "", "`FILE` of what was typed before; standard is one in the user's configuration directory")
+	flags.BoolVar(&f.noHistory, "no-history", false, "remember nothing that is typed")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "write no progress and no notes")
+	for name, values := range map[string][]string{"thinking": thinkings, "effort": efforts} {
+		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+			panic(err) // the flag was added above, once
+		}
+	}
+	return cmd
+}
+
+// runChat is k3 chat.
+func runChat(cmd *cobra.Command, f chatFlags) (err error) {
+	if err := oneOf("--thinking", f.thinking, thinkings); err != nil {
+		return err
+	}
+	if err := oneOf("--effort", f.effort, efforts); err != nil {
+		return err
+	}
+	if f.noHistory && f.history != "" {
+		return usagef("--history and --no-history exclude each other")
+	}
+	if f.system, err = checkText("--system", f.system, f.replace); err != nil {
+		return err
+	}
+	c, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	files, err := modelFiles(c.Model, "config.json")
+	if err != nil {
+		return err
+	}
+	if _, err := modelFiles(c.Model, "tiktoken.model"); err != nil {
+		return err
+	}
+	// Files are tried before the work, so that a wrong path does not cost it.
+	for _, path := range []string{f.save, f.transcript} {
+		if err := canWrite(path); err != nil {
+			return err
+		}
+	}
+	limited, err := presets.Given(cmd.Flags(), os.Environ(), "generate.max_tokens")
+	if err != nil {
+		return err
+	}
+	if !f.quiet {
+		announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
+	}
+	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.clear()
+	line.opening(c.Model)
+	options := engineOptions(c, files, line)
+	options.Sequences = conversationSequences
+	engine, err := core.Open(cmd.Context(), options)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	generate := core.GenerateOptions{
+		MaxTokens: c.Generate.MaxTokens, Sample: c.Generate.Sample(), Speculate: speculate.Options{Most: c.Speculate},
+	}
+	if !limited {
+		generate.MaxTokens = engine.Context() // an answer ends where it ends
+	}
+	if generate.Stop, err = engine.StopIDs(); err != nil {
+		return err
+	}
+	conversation, err := newConversation(engine, generate, f.thinking != thinkingOff, f.effort)
+	if err != nil {
+		return err
+	}
+	defer conversation.close()
+	t := &talk{conversation: conversation, flags: f, shown: f.thinking, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+	if f.resume != "" {
+		if err := t.open(f.resume); err != nil {
+			return err
+		}
+		if cmd.Flags().Changed("thinking") {
+			conversation.thinking = f.thinking != thinkingOff
+		}
+		if cmd.Flags().Changed("effort") {
+			conversation.effort = f.effort
+		}
+	}
+	if cmd.Flags().Changed("system") {
+		conversation.setSystem(f.system)
+	}
+	line.clear()
+	in, ok1 := cmd.InOrStdin().(*os.File)
+	out, ok2 := t.out.(*os.File)
+	if !ok1 || !ok2 || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
+		return t.lines(cmd.Context(), cmd.InOrStdin())
+	}
+	t.style = newStyle(out)
+	t.editor = openEditor(in, out, t.style.escapes, historyFile(f))
+	defer t.editor.close()
+	return t.interactive(cmd.Context())
+}
+
+// canWrite refuses a path where no file can be; "" is none.
+func canWrite(path string) error {
+	if path == "" {
+		return nil
+	}
+	try, err := disk.Create(path)
+	if err == nil {
+		try.Abandon()
+	}
+	return err
+}
+
+// oneOf refuses a value that is none of the words.
+func oneOf(what, value string, words []string) error {
+	if slices.Contains(words, value) {
+		return nil
+	}
+	return usagef("%s: %q: must be one of %s", what, value, strings.Join(words, ", "))
+}
+
+// talk is a conversation and whoever has it.
+type talk struct {
+	*conversation
+	flags    chatFlags
+	shown    string // thinkingShow or thinkingHide
+	out, err io.Writer
+	editor   *editor // nil unless someone is at the terminal
+	style    style
+}
+
+// errLeave ends the conversation as it was asked to.
+var errLeave = errors.New("leave")
+
+// lines takes each line of in as a message or a command, and ends at the first that fails.
+func (t *talk) lines(ctx context.Context, in io.Reader) error {
+	lines := newLineReader(in)
+	for number := 1; ; number++ {
+		text, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			text, err = checkText(fmt.Sprintf("line %d", number), text, t.flags.replace)
+		}
+		if err == nil {
+			err = t.take(ctx, text)
+		}
+		if errors.Is(err, errLeave) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// interactive talks with someone at the terminal until they leave.
+func (t *talk) interactive(ctx context.Context) error {
+	if !t.flags.quiet {
+		t.note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the conversation.")
+	}
+	aborted := false
+	for {
+		text, err := t.editor.message()
+		switch {
+		case errors.Is(err, io.EOF):
+			fmt.Fprintln(t.out)
+			return nil
+		case errors.Is(err, errAborted) && aborted:
+			return errInterrupted
+		case errors.Is(err, errAborted):
+			t.note("Ctrl-C again ends the conversation.")
+			aborted = true
+			continue
+		case err != nil:
+			return err
+		}
+		aborted = false
+		switch err := t.take(ctx, text); {
+		case errors.Is(err, errLeave):
+			return nil
+		case errors.Is(err, errInterrupted):
+			return err
+		case err != nil:
+			fmt.Fprintf(t.err, "k3: %s\n", oneLine(err))
+		}
+	}
+}
+
+// take takes a message, or a command if it begins with a slash; a message that begins with one doubles it.
+func (t *talk) take(ctx context.Context, text string) error {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	if strings.HasPrefix(text, "/") && !strings.Contains(text, "\n") {
+		if !strings.HasPrefix(text, "//") {
+			return t.command(ctx, text)
+		}
+		text = text[1:]
+	}
+	return t.answer(ctx, func(ctx context.Context, interrupt <-chan struct{}, show func(chat.Event) error) error {
+		return t.ask(ctx, text, interrupt, show)
+	})
+}
+
+// answer shows the answer that generate makes, and saves what is to be saved after a turn.
+func (t *talk) answer(parent context.Context,
+	generate func(ctx context.Context, interrupt <-chan struct{}, show func(chat.Event) error) error) error {
+	ctx, interrupt, stop := interrupts(parent, t.restoreTerminal)
+	defer stop()
+	view := t.newView()
+	t.options.Progress = view.line.update
+	turns := t.turns
+	err := generate(ctx, interrupt, view.show)
+	if e := view.end(err == nil); err == nil {
+		err = e
+	}
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	if t.turns > turns {
+		if e := t.saveTurn(); e != nil {
+			err = errors.Join(err, e)
+		}
+	}
+	if err != nil {
+		if t.editor == nil && errors.Is(err, errNoAnswer) {
+			return errInterrupted
+		}
+		return err
+	}
+	switch t.last.Reason {
+	case core.StopInterrupt:
+		if t.editor == nil {
+			return errInterrupted
+		}
+		t.note("stopped")
+	case core.StopLength:
+		t.note("cut after %s", plural(len(t.last.IDs), "token", "tokens"))
+	case core.StopContext:
+		t.note("cut: the context of %s is full (/reset, or begin with a larger --context)", plural(t.engine.Context(), "token", "tokens"))
+	}
+	return nil
+}
+
+// saveTurn writes the files that follow the conversation.
+func (t *talk) saveTurn() error {
+	if t.flags.save != "" {
+		if err := t.saveAs(t.flags.save); err != nil {
+			return err
+		}
+	}
+	if t.flags.transcript != "" {
+		return writeTranscript(t.flags.transcript, t.messages)
+	}
+	return nil
+}
+
+// saveAs writes the conversation to a file of the kind that its name asks for.
+func (t *talk) saveAs(path string) error {
+	if isTranscript(path) {
+		return writeTranscript(path, t.messages)
+	}
+	return t.save(path)
+}
+
+// open replaces the conversation by that in a file.
+func (t *talk) open(path string) error {
+	if !isTranscript(path) {
+		return t.load(path)
+	}
+	messages, err := readTranscript(path)
+	if err != nil {
+		return err
+	}
+	t.messages = messages
+	return nil
+}
+
+// restoreTerminal puts the terminal back as it was before the conversation.
+func (t *talk) restoreTerminal() {
+	if t.editor != nil {
+		t.editor.close()
+	}
+}
+
+// note says something that is no answer.
+func (t *talk) note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	switch {
+	case t.flags.quiet:
+	case t.editor != nil:
+		fmt.Fprintln(t.out, t.style.dim("("+text+")"))
+	default:
+		fmt.Fprintln(t.err, "k3: "+text)
+	}
+}

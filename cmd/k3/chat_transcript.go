@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/k3infer/k3/core/chat"
+	"github.com/k3infer/k3/core/disk"
+)
+
+// transcriptLine is a message in the form that OpenAI's chat completions have.
+type transcriptLine struct {
+	Role      string           `json:"role"`
+	Content   string           `json:"content"`
+	Reasoning string           `json:"reasoning_content,omitempty"`
+	ToolCalls []transcriptCall `json:"tool_calls,omitempty"`
+}
+
+type transcriptCall struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// messageJSON returns a message as a line of a transcript, without the line break.
+func messageJSON(m chat.Message) ([]byte, error) {
+	line := transcriptLine{Role: m.Role, Content: m.Plain(), Reasoning: m.Reasoning}
+	for _, call := range m.ToolCalls {
+		c := transcriptCall{Type: "function"}
+		c.Function.Name, c.Function.Arguments = call.Name, call.Arguments
+		line.ToolCalls = append(line.ToolCalls, c)
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(line)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+// parseMessage reads a line of a transcript.
+func parseMessage(line []byte) (chat.Message, error) {
+	request := append(append([]byte(`{"messages":[`), line...), "]}"...)
+	r, err := chat.ParseRequest(request)
+	if err != nil {
+		return chat.Message{}, err
+	}
+	if len(r.Messages) != 1 {
+		return chat.Message{}, fmt.Errorf("%w: a line must be one message", chat.ErrRequest)
+	}
+	return r.Messages[0], nil
+}
+
+// isTranscript reports whether a conversation is kept under that name as a transcript: text without the model's state.
+func isTranscript(path string) bool { return strings.HasSuffix(path, ".jsonl") }
+
+// writeTranscript writes the messages to a file, one a line, all or none.
+func writeTranscript(path string, messages []said) error {
+	f, err := disk.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Abandon()
+	out := bufio.NewWriter(f)
+	for _, m := range messages {
+		line, err := messageJSON(m.Message)
+		if err != nil {
+			return err
+		}
+		out.Write(append(line, '\n')) // Flush has the error
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return f.Commit()
+}
+
+// readTranscript reads the messages of a file.
+func readTranscript(path string) ([]said, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, inputf("%w", err)
+	}
+	defer f.Close()
+	var messages []said
+	lines := newLineReader(f)
+	for number := 1; ; number++ {
+		line, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			return messages, nil
+		}
+		var m chat.Message
+		if err == nil {
+			if strings.TrimSpace(line) == "" {
+				continue
+			}
+			m, err = parseMessage([]byte(line))
+		}
+		if err == nil && m.Role == "system" && len(messages) > 0 {
+			err = errors.New("a system message that is not the first")
+		}
+		if err != nil {
+			return nil, inputf("%s:%d: %w", path, number, err)
+		}
+		messages = append(messages, said{Message: m})
+	}
+}
+
+// lineReader reads lines of any length up to maxText.
+type lineReader struct{ in *bufio.Reader }
+
+func newLineReader(r io.Reader) *lineReader { return &lineReader{bufio.NewReader(r)} }
+
+// next returns the next line without its end, which may be missing at the end of the file; io.EOF says that there is none.
+func (l *lineReader) next() (string, error) {
+	var line []byte
+	for {
+		part, err := l.in.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > maxText:
+			return "", fmt.Errorf("a line of more than %d bytes", maxText)
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF) && len(line) > 0, err == nil:
+			return strings.TrimSuffix(strings.TrimSuffix(string(line), "\n"), "\r"), nil
+		}
+		return "", err
+	}
+}
