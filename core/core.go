@@ -71,6 +71,7 @@ type Options struct {
 	AllLogits                 bool   // the plan makes room for the logits of every row
 	Policy                    string // name of a registered cache policy; "" is DefaultPolicy
 	Readers                   int    // reads at a time; 0: DefaultReaders
+	TileBytes                 int    // about the size of the tape's tiles; 0: tape.DefaultTileBytes
 	Buffered                  bool   // read through the page cache even where files can be read around it
 	// Notice is told, once each, of things worth knowing that are no errors, such as a disk that refuses direct reads.
 	Notice func(string)
@@ -197,7 +198,7 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 		return nil, err
 	}
 	e.matrices, e.layerTime = layout, make([]time.Duration, c.Layers+1)
-	if e.tiles, err = tape.Cut(layout, tape.Shards(e.model), 0); err != nil {
+	if e.tiles, err = tape.Cut(layout, tape.Shards(e.model), o.TileBytes); err != nil {
 		return nil, err
 	}
 	e.plan, err = e.makePlan(backend)

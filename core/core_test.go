@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/sample"
+	"github.com/k3infer/k3/core/speculate"
 	"github.com/k3infer/k3/presets/demo"
 )
 
@@ -91,6 +95,55 @@ func TestGenerateGivesTheSameTextAtEveryChunkSizeAndThreadCount(t *testing.T) {
 		for i := range want.logits {
 			if math.Float32bits(got.logits[i]) != math.Float32bits(want.logits[i]) {
 				t.Fatalf("%+v: logit %d is %g, not %g", o, i, got.logits[i], want.logits[i])
+			}
+		}
+	}
+}
+
+// Same model, same ids: the logits under any options whatever. The seed is logged, so that a failure can be repeated.
+func TestLogitsAreTheSameUnderRandomOptions(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	backends := []string{}
+	for _, d := range kernel.Drivers() {
+		if d.Missing() == "" {
+			backends = append(backends, d.Name)
+		}
+	}
+	online := []string{}
+	for _, name := range experts.Policies() {
+		if experts.CheckPolicy(name) == nil {
+			online = append(online, name)
+		}
+	}
+	for _, dir := range []string{"tiny-mx", "tiny-plain", "tiny-f16"} {
+		var want []float32
+		for round := range 12 {
+			o := core.Options{Files: disk.Dir("../conformance/testdata/" + dir)}
+			if round > 0 {
+				o.Backend, o.Policy = backends[rng.IntN(len(backends))], online[rng.IntN(len(online))]
+				o.Threads, o.PrefillChunk, o.Readers, o.Buffered = 1+rng.IntN(5), 1+rng.IntN(12), 1+rng.IntN(5), rng.IntN(2) == 0
+				o.TileBytes = 1 << (10 + rng.IntN(8))
+				o.TrunkMemory, o.ExpertMemory = 320<<10+rng.Int64N(400<<10), 100<<10+rng.Int64N(400<<10)
+			}
+			e := open(t, o)
+			var got []float32
+			_, err := e.Generate(t.Context(), sequence(t, e), prompt, core.GenerateOptions{
+				MaxTokens: 10, Speculate: speculate.Options{Most: rng.IntN(4), Always: true},
+				OnLogits: func(_ int, logits []float32) error {
+					got = append(got, logits...)
+					return nil
+				},
+			}, nil)
+			if err != nil {
+				t.Fatalf("%s, %+v: %v", dir, o, err)
+			}
+			if want == nil {
+				want = got
+			}
+			if !slices.EqualFunc(got, want, func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }) {
+				t.Fatalf("%s: other logits with %+v", dir, o)
 			}
 		}
 	}

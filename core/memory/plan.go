@@ -278,5 +278,10 @@ func (r Request) misfit(missing int64) error {
 		strings.Join(would, ", or "))
 }
 
-// size writes a number of bytes in MiB, rounded up.
-func size(n int64) string { return fmt.Sprintf("%dMiB", (n+1<<20-1)>>20) }
+// size writes a number of bytes in MiB, or KiB where that says more, rounded up.
+func size(n int64) string {
+	if n < 10<<20 {
+		return fmt.Sprintf("%dKiB", (n+1<<10-1)>>10)
+	}
+	return fmt.Sprintf("%dMiB", (n+1<<20-1)>>20)
+}
