@@ -169,7 +169,7 @@ func (m *Model) Read(p []byte, t Tensor, from int64) error {
 	if from < 0 || from > t.Bytes || int64(len(p)) > t.Bytes-from {
 		return fmt.Errorf("checkpoint: read tensor %s: bytes %d to %d of %d", t, from, from+int64(len(p)), t.Bytes)
 	}
-	if t.Shard >= len(m.shards) {
+	if t.Shard >= len(m.shards) || m.shards[t.Shard] == nil {
 		return fmt.Errorf("checkpoint: read tensor %s: %w", t, fs.ErrClosed)
 	}
 	if err := disk.ReadFull(m.shards[t.Shard], p, t.Offset+from); err != nil {
@@ -185,6 +185,9 @@ func (m *Model) Shard(i int) disk.File { return m.shards[i] }
 func (m *Model) Close() error {
 	var first error
 	for _, f := range m.shards {
+		if f == nil {
+			continue // Examine could not open it
+		}
 		if err := f.Close(); err != nil && first == nil {
 			first = fmt.Errorf("checkpoint: close: %w", err)
 		}

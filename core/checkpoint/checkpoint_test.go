@@ -62,6 +62,15 @@ func refuses(t *testing.T, files memFiles, kind error, want ...string) {
 	if strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "memory") {
 		t.Errorf("not one line that says where: %q", err)
 	}
+	x, err := Examine(context.Background(), files)
+	switch {
+	case err != nil:
+		t.Error("examine:", err)
+	case len(x.Problems) == 0:
+		t.Error("examined, it has no problems")
+	default:
+		x.Close()
+	}
 	if opened != 0 {
 		t.Errorf("%d files are left open", opened)
 	}

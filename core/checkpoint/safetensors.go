@@ -46,6 +46,19 @@ type builder struct {
 	pending   []pending // the tensors of one shard, before their layout is checked
 	dims      []int
 	kindKey   []byte
+	// each, if not nil, is told of every fault after which the rest can be read, and the reading goes on.
+	each func(tensor string, err error)
+}
+
+// wrong is a fault after which the rest of a shard can be read: Open ends with it, Examine goes on.
+func (b *builder) wrong(k key, format string, args ...any) error {
+	name := b.index.names.show(k)
+	err := faultf(ErrFormat, "tensor "+name+": "+format, args...)
+	if b.each == nil {
+		return err
+	}
+	b.each(name, err)
+	return nil
 }
 
 type pending struct {
@@ -135,21 +148,26 @@ func (b *builder) header(size int64) error {
 	}
 	var last pending
 	for i, t := range b.pending {
+		var err error
 		switch {
 		case t.start == last.end:
 		case i == 0:
-			return faultf(ErrFormat, "tensor %s: it is first but starts at byte %d of the data", names.show(t.key), t.start)
+			err = b.wrong(t.key, "it is first but starts at byte %d of the data", t.start)
 		case t.start < last.end:
-			return faultf(ErrFormat, "tensor %s: it overlaps %s", names.show(t.key), names.show(last.key))
+			err = b.wrong(t.key, "it overlaps %s", names.show(last.key))
 		default:
-			return faultf(ErrFormat, "tensor %s: %d unused bytes between %s and it", names.show(t.key), t.start-last.end, names.show(last.key))
+			err = b.wrong(t.key, "%d unused bytes between %s and it", t.start-last.end, names.show(last.key))
 		}
-		last = t
+		if err != nil {
+			return err
+		}
+		if t.end >= last.end {
+			last = t
+		}
 	}
 	switch {
 	case last.end > size:
-		return faultf(ErrFormat, "tensor %s: it ends at byte %d of the data, but the file is %d bytes too short for that",
-			names.show(last.key), last.end, last.end-size)
+		return b.wrong(last.key, "it ends at byte %d of the data, but the file is %d bytes too short for that", last.end, last.end-size)
 	case last.end < size:
 		return faultf(ErrFormat, "the file is %d bytes longer than its header says", size-last.end)
 	}
@@ -287,16 +305,23 @@ func (b *builder) add(n int, data int64) error {
 	for _, t := range b.pending {
 		i, fresh := x.table.insert(t.key)
 		if !fresh {
-			name := x.names.show(t.key)
+			err := error(nil)
 			if other := int(x.entries[i].shard); other != n {
-				return faultf(ErrFormat, "tensor %s: it is in %s too", name, x.shards[other].Name)
+				err = b.wrong(t.key, "it is in %s too", x.shards[other].Name)
+			} else {
+				err = b.wrong(t.key, "the header has it twice")
 			}
-			return faultf(ErrFormat, "tensor %s: the header has it twice", name)
+			if err != nil {
+				return err
+			}
+			continue
 		}
 		x.entries = append(x.entries, entry{data + t.start, t.kind, uint32(n)})
 		if b.placement != nil {
-			if err := b.placement.found(t.key, n); err != nil {
-				return err
+			if want, ok := b.placement.found(t.key, n); !ok {
+				if err := b.wrong(t.key, "%s puts it in %s", indexFile, want); err != nil {
+					return err
+				}
 			}
 		}
 	}

@@ -28,18 +28,15 @@ type placement struct {
 	next   int      // behind the tensor found last
 }
 
-// found notes that a tensor is in shard n.
-func (p *placement) found(k key, n int) error {
+// found notes that a tensor is in shard n, or tells the shard where the index file puts it.
+func (p *placement) found(k key, n int) (want string, ok bool) {
 	i, ok := p.table.near(p.next, k)
 	if !ok {
-		return nil // the index file says nothing about it
+		return "", true // the index file says nothing about it
 	}
 	p.next = i + 1
 	p.seen[i] = true
-	if want := int(p.shard[i]); want != n {
-		return faultf(ErrFormat, "tensor %s: %s puts it in %s", p.names.show(k), indexFile, p.shards[want])
-	}
-	return nil
+	return p.shards[p.shard[i]], int(p.shard[i]) == n
 }
 
 // missing lists the tensors that are in no shard.
@@ -148,6 +145,16 @@ func listShards(files disk.Files) ([]string, error) {
 
 // wholeSet checks that shards named model-I-of-N are N in number.
 func wholeSet(shards []string) error {
+	var missing some
+	m, err := eachMissing(shards, func(name string) { missing.add(func() string { return name }) })
+	if err == nil && missing.n > 0 {
+		err = faultf(ErrFormat, "%d of %d shards are missing: %s", missing.n, m, &missing)
+	}
+	return err
+}
+
+// eachMissing names the shards model-I-of-N that are not there and returns N.
+func eachMissing(shards []string, missing func(name string)) (int, error) {
 	have := map[int]bool{}
 	first, total := "", "" // the text of I and N in one of the names
 	for _, name := range shards {
@@ -158,27 +165,23 @@ func wholeSet(shards []string) error {
 			continue // not numbered
 		}
 		if total != "" && of != total {
-			return faultf(ErrFormat, "%s beside shards of %s: two checkpoints in one folder", name, total)
+			return 0, faultf(ErrFormat, "%s beside shards of %s: two checkpoints in one folder", name, total)
 		}
 		if n < 1 || n > m || m > 1_000_000 {
-			return faultf(ErrFormat, "%s: not a shard number from 1 to %s", name, of)
+			return 0, faultf(ErrFormat, "%s: not a shard number from 1 to %s", name, of)
 		}
 		if have[n] {
-			return faultf(ErrFormat, "%s: shard %d a second time", name, n)
+			return 0, faultf(ErrFormat, "%s: shard %d a second time", name, n)
 		}
 		first, total, have[n] = i, of, true
 	}
-	var missing some
 	m, _ := strconv.Atoi(total)
 	for n := 1; n <= m; n++ {
 		if !have[n] {
-			missing.add(func() string { return fmt.Sprintf("model-%0*d-of-%s.safetensors", len(first), n, total) })
+			missing(fmt.Sprintf("model-%0*d-of-%s.safetensors", len(first), n, total))
 		}
 	}
-	if missing.n > 0 {
-		return faultf(ErrFormat, "%d of %d shards are missing: %s", missing.n, m, &missing)
-	}
-	return nil
+	return m, nil
 }
 
 // notExist reports whether err says that a file is missing.

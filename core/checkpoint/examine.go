@@ -1,0 +1,199 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/k3infer/k3/core/disk"
+)
+
+// Problem is one thing that is wrong with a checkpoint.
+type Problem struct {
+	File    string // the file at fault, "" if no single one is
+	Tensor  string // "" if it is not about one
+	Missing bool   // the file is not there
+	Err     error  // matches ErrConfig or ErrFormat unless reading failed
+}
+
+// maxProblems bounds what Examine lists; a model of the released size has 497,220 tensors that could each be wrong.
+const maxProblems = 10_000
+
+// Examination is a checkpoint as far as it can be read.
+type Examination struct {
+	Config   *Config   // nil if config.json is unusable
+	Index    *Index    // the tensors of every shard whose header can be read
+	Problems []Problem // at most 10,000, and then one that says how many more there are
+	Sound    []bool    // by shard of the index: its header and size are right, so its tensors can be read
+
+	model Model
+	more  int
+}
+
+// Examine checks all that Open checks and goes on where Open stops, to tell everything that is wrong. Whatever is wrong with the
+// checkpoint is no error of Examine.
+func Examine(ctx context.Context, files disk.Files) (*Examination, error) {
+	x := &Examination{model: Model{Files: files}}
+	if err := x.examine(ctx); err != nil {
+		x.Close()
+		return nil, err
+	}
+	if x.more > 0 {
+		x.Problems = append(x.Problems, Problem{Err: faultf(ErrFormat, "and %d more problems", x.more)})
+	}
+	return x, nil
+}
+
+// Shard is the open file of shard i of Index.Shards, nil if it could not be opened. It belongs to the examination.
+func (x *Examination) Shard(i int) disk.File { return x.model.shards[i] }
+
+// Quantized reports whether the routed experts are MXFP4.
+func (x *Examination) Quantized() bool { return x.model.Quantized }
+
+// Close closes the shard files.
+func (x *Examination) Close() error { return x.model.Close() }
+
+func (x *Examination) add(p Problem) {
+	if len(x.Problems) == maxProblems {
+		x.more++
+		return
+	}
+	x.Problems = append(x.Problems, p)
+}
+
+// file adds the problems of a whole file: each of a list, or the one.
+func (x *Examination) file(name string, err error) {
+	if list := (*problems)(nil); errors.As(err, &list) {
+		for _, err := range list.list {
+			x.add(Problem{File: name, Err: err})
+		}
+		return
+	}
+	if notExist(err) {
+		x.add(Problem{File: name, Missing: true, Err: faultf(ErrFormat, "it is missing")})
+		return
+	}
+	x.add(Problem{File: name, Err: err})
+}
+
+func (x *Examination) examine(ctx context.Context) error {
+	m := &x.model
+	const config, generation = "config.json", "generation_config.json"
+	name, data, err := readSmall(m.Files, config)
+	if err == nil {
+		x.Config, err = parseConfig(name, data)
+	}
+	if err != nil {
+		x.file(config, err)
+	}
+	name, data, err = readSmall(m.Files, generation)
+	if err == nil {
+		vocab := maxVocab
+		if x.Config != nil {
+			vocab = x.Config.Vocab
+		}
+		_, err = parseGeneration(name, data, vocab)
+	}
+	if err != nil && !notExist(err) {
+		x.file(generation, err)
+	}
+
+	m.Config, m.Index = x.Config, newIndex()
+	x.Index = m.Index
+	b := builder{index: m.Index}
+	var names []string
+	b.placement, err = readPlacement(ctx, m.Files, &m.Index.names)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("checkpoint: examine %s: %w", m.Files.Name(), ctx.Err())
+	case err == nil:
+		names = b.placement.shards
+		m.Index.reserve(len(b.placement.shard))
+	default:
+		if !notExist(err) {
+			x.file(indexFile, err)
+		}
+		b.placement = nil
+		if names, err = listShards(m.Files); names == nil {
+			x.add(Problem{Err: err})
+			break
+		}
+		if _, err := eachMissing(names, func(name string) {
+			x.add(Problem{File: name, Missing: true, Err: faultf(ErrFormat, "it is missing")})
+		}); err != nil {
+			x.add(Problem{Err: err})
+		}
+	}
+
+	unread := err != nil // tensors may be where nobody could look
+	for n, name := range names {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("checkpoint: examine %s: %w", m.Files.Name(), err)
+		}
+		f, err := m.Files.Open(name)
+		if err != nil {
+			m.shards, m.Index.shards, x.Sound = append(m.shards, nil), append(m.Index.shards, Shard{name, 0}), append(x.Sound, false)
+			x.file(name, err)
+			unread = true
+			continue
+		}
+		m.shards, m.Index.shards = append(m.shards, f), append(m.Index.shards, Shard{name, f.Size()})
+		sound := true
+		b.each = func(tensor string, err error) {
+			sound = false
+			x.add(Problem{File: name, Tensor: tensor, Err: err})
+		}
+		before := m.Index.Len()
+		if err := b.shard(ctx, f, n); err != nil {
+			x.file(name, err)
+			sound = false
+			unread = unread || m.Index.Len() == before
+		}
+		x.Sound = append(x.Sound, sound)
+	}
+	if p := b.placement; p != nil {
+		bad := make([]bool, len(names))
+		for i := range names {
+			bad[i] = !x.Sound[i]
+		}
+		for i, seen := range p.seen {
+			if shard := int(p.shard[i]); !seen && !bad[shard] {
+				x.add(Problem{File: names[shard], Tensor: p.names.show(p.table.keys[i]),
+					Err: faultf(ErrFormat, "tensor %s: %s puts it here", p.names.show(p.table.keys[i]), indexFile)})
+			}
+		}
+	}
+	if x.Config != nil {
+		x.fit(b.placement, unread)
+	}
+	return nil
+}
+
+// fit compares the tensors with what the geometry needs. Those that may be in a file nobody could read are not called missing.
+func (x *Examination) fit(p *placement, unread bool) {
+	m := &x.model
+	m.Quantized = m.quantized()
+	if m.Quantized && (m.Config.MoE.Latent%mxfp4Group != 0 || m.Config.MoE.Intermediate%mxfp4Group != 0) {
+		x.add(Problem{File: "config.json", Err: faultf(ErrConfig, "%s", unevenGroups(m.Config))})
+		return
+	}
+	var t Tensor
+	var ok bool
+	for s := range Required(m.Config, m.Quantized) {
+		switch t, ok = m.Index.at(s, t); {
+		case ok && !s.Accepts(t.DType, t.Shape):
+			x.add(Problem{File: m.Index.shards[t.Shard].Name, Tensor: s.Name(),
+				Err: faultf(ErrFormat, "tensor %s is %s %v, where config.json asks for %s %v", s.Name(), t.DType, t.Shape, s.DType, s.Shape)})
+		case ok || unread && p == nil:
+		case p != nil:
+			if k, known := m.Index.names.lookup(s.Name()); known {
+				if _, placed := p.table.find(k); placed {
+					continue // its shard is at fault, which has been said
+				}
+			}
+			x.add(Problem{File: indexFile, Tensor: s.Name(), Err: faultf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
+		default:
+			x.add(Problem{Tensor: s.Name(), Err: faultf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
+		}
+	}
+}
