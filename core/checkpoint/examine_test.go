@@ -76,7 +76,7 @@ func TestExamineListsAllThatIsWrongAtOnce(t *testing.T) {
 	if len(list) > len(want)+2 {
 		t.Errorf("more than that: %s", strings.Join(list, "\n"))
 	}
-	if !slices.Equal(x.Sound, []bool{false, false, false}) {
+	if !slices.Equal(x.Sound, []bool{true, false, false}) {
 		t.Errorf("sound: %v", x.Sound)
 	}
 	if t.Failed() {
