@@ -300,11 +300,6 @@ type savedConversation struct {
 	Tokens   []int             `json:"tokens"` // of what stands before the messages, then of each
 }
 
-// extra is savedConversation as a session has it.
-type extra struct {
-	Chat *savedConversation `json:"chat"`
-}
-
 // save writes the conversation to a session file.
 func (c *conversation) save(path string) error {
 	ids, err := c.markup(false)
@@ -331,7 +326,7 @@ func (c *conversation) save(path string) error {
 		s.Tokens = append(s.Tokens, len(of))
 		s.Tokens[0] -= len(of)
 	}
-	data, err := json.Marshal(extra{&s})
+	data, err := json.Marshal(sessionExtra{Chat: &s})
 	if err != nil {
 		return err
 	}
@@ -349,7 +344,7 @@ func (c *conversation) load(path string) error {
 		s.Close()
 		return inputf("%s: %w: %s", path, core.ErrSession, why)
 	}
-	var x extra
+	var x sessionExtra
 	if len(data) == 0 || json.Unmarshal(data, &x) != nil || x.Chat == nil {
 		return refuse("it holds a text, not a conversation: k3 run --load-session goes on with it")
 	}

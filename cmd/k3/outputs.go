@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -21,6 +22,9 @@ type outputs struct {
 	logits  *logitsFile
 	trace   *traceFile
 	session string // path, or ""
+
+	run         savedRun     // for the session
+	checkpoints *checkpoints // nil: none
 }
 
 func (o *outputs) open(f runFlags) (err error) {
@@ -52,12 +56,17 @@ func (o *outputs) open(f runFlags) (err error) {
 // commit completes the files: the report always, the others unless the run failed. ids are those whose logits were dumped, and
 // those generated from them.
 func (o *outputs) commit(r *report, s *core.Sequence, ids []int, failed error) error {
-	if failed == nil {
-		if o.session != "" {
-			if err := s.Save(o.session, nil); err != nil {
-				return err
-			}
+	// After a failure that left the sequence whole, what was generated is worth to be saved.
+	if o.session != "" && (failed == nil || s.Err() == nil && len(r.IDs) > 0) {
+		data, err := json.Marshal(sessionExtra{Run: &o.run})
+		if err == nil {
+			err = s.Save(o.session, data)
 		}
+		if err != nil {
+			return err
+		}
+	}
+	if failed == nil {
 		if o.logits != nil {
 			if err := o.logits.commit(ids); err != nil {
 				return err

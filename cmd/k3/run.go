@@ -11,7 +11,6 @@ import (
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
-	"github.com/k3infer/k3/core/session"
 	"github.com/k3infer/k3/core/speculate"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
@@ -23,6 +22,7 @@ type runFlags struct {
 	replace, chat           bool
 	saveSession             string
 	loadSession             string
+	checkpointEvery         int
 	report, dumpLogits      string
 	trace                   string
 	printIDs, quiet         bool
@@ -52,6 +52,7 @@ func runCommand() *cobra.Command {
 		"ignore-eos", "memory", "trunk-memory", "expert-memory", "policy", "context", "prefill-chunk", "speculate", "threads", "backend")
 	flags.StringVar(&f.saveSession, "save-session", "", "save the text and the model's state behind it to `FILE`")
 	flags.StringVar(&f.loadSession, "load-session", "", "go on from what --save-session wrote to `FILE`, with or without a prompt")
+	flags.IntVar(&f.checkpointEvery, "checkpoint-every", 0, "save the session each `N` tokens on the way; 0 is only at the end")
 	flags.BoolVar(&f.printIDs, "print-ids", false, "write the generated ids, comma separated, instead of text")
 	flags.StringVar(&f.report, "report", "", "write the report to `FILE` as JSON")
 	flags.StringVar(&f.dumpLogits, "dump-logits", "", "write the logits of every position to `FILE` (safetensors)")
@@ -64,6 +65,12 @@ func runCommand() *cobra.Command {
 func run(cmd *cobra.Command, f runFlags) (err error) {
 	if err := onePrompt(cmd); err != nil {
 		return err
+	}
+	if f.checkpointEvery < 0 {
+		return usagef("--checkpoint-every: %d: must be 0 or above", f.checkpointEvery)
+	}
+	if f.checkpointEvery > 0 && f.saveSession == "" {
+		return usagef("--checkpoint-every needs a --save-session")
 	}
 	c, err := loadConfig(cmd)
 	if err != nil {
@@ -91,6 +98,9 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if f.loadSession != "" {
 		if restored, err = sessionLength(f.loadSession); err != nil {
 			return err
+		}
+		if f.chat {
+			restored += replyRoom
 		}
 	}
 	positions, err := contextFor(files, c, restored+len(prompt))
@@ -124,11 +134,18 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	sequence, err := openSequence(engine, f.loadSession)
+	sequence, previous, err := openSequence(engine, f.loadSession)
 	if err != nil {
 		return err
 	}
 	defer sequence.Close()
+	if f.chat {
+		end, err := previous.endReply(tok, sequence.IDs())
+		if err != nil {
+			return err
+		}
+		prompt = append(end, prompt...)
+	}
 	generate := core.GenerateOptions{
 		MaxTokens: c.Generate.MaxTokens, Sample: c.Generate.Sample(), Speculate: speculate.Options{Most: c.Speculate},
 		Progress: line.update, Interrupt: interrupt,
@@ -145,15 +162,31 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	if f.chat {
+	goesOn := len(prompt) == 0 // with what was generated before
+	if goesOn && previous.Chat {
+		_, ended := previous.reply(tok, sequence.IDs())
+		previous.Chat = !ended
+	}
+	if f.chat || goesOn && previous.Chat {
 		w.parser = chat.NewParser(tok, true)
 		if !f.quiet {
 			w.reasoningTo = cmd.ErrOrStderr()
 		}
 	}
+	o.run = savedRun{Start: len(sequence.IDs()) + len(prompt), Chat: f.chat}
+	if goesOn {
+		o.run = savedRun{Start: previous.Start, Chat: previous.Chat}
+		w.resume(sequence.IDs(), previous)
+	}
+	emit := w.token
+	if f.checkpointEvery > 0 {
+		o.checkpoints = &checkpoints{path: f.saveSession, every: f.checkpointEvery, run: o.run, sequence: sequence}
+		generate.OnPrefill = o.checkpoints.prefill
+		emit = func(id int) error { return errors.Join(w.token(id), o.checkpoints.token()) }
+	}
 
 	before := sequence.Computed()
-	out, failed := engine.Generate(ctx, sequence, prompt, generate, w.token)
+	out, failed := engine.Generate(ctx, sequence, prompt, generate, emit)
 	line.clear()
 	if err := w.end(out.IDs); failed == nil {
 		failed = err
@@ -164,6 +197,9 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 			return err
 		}
 	}
+	if c := o.checkpoints; failed != nil && c != nil && c.saved > 0 && sequence.Err() != nil {
+		failed = &hinted{failed, fmt.Sprintf("%s has the first %d tokens: --load-session goes on from there", c.path, c.saved)}
+	}
 	if err := o.commit(r, sequence, sequence.IDs()[before:], failed); err != nil {
 		return errors.Join(failed, err)
 	}
@@ -171,24 +207,6 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 		return errInterrupted
 	}
 	return failed
-}
-
-// sessionLength returns how many tokens a saved session has.
-func sessionLength(path string) (int, error) {
-	s, err := session.Open(path)
-	if err != nil {
-		return 0, inputf("%w", err)
-	}
-	return len(s.Header.IDs), s.Close()
-}
-
-// openSequence restores a saved session, or begins a sequence if path is empty.
-func openSequence(e *core.Engine, path string) (*core.Sequence, error) {
-	if path == "" {
-		return e.NewSequence()
-	}
-	s, _, err := e.LoadSequence(path)
-	return s, err
 }
 
 // onePrompt checks that exactly one prompt was given, or none to go on with a session.

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/chat"
+	"github.com/k3infer/k3/core/session"
+	"github.com/k3infer/k3/core/tokenizer"
+)
+
+// sessionExtra is what this program has a session file keep, besides the sequence.
+type sessionExtra struct {
+	Run  *savedRun          `json:"run,omitempty"`
+	Chat *savedConversation `json:"chat,omitempty"`
+}
+
+// savedRun is what a session has of the k3 run that wrote it.
+type savedRun struct {
+	Start int  `json:"start"`          // ids in front of those that were generated
+	Chat  bool `json:"chat,omitempty"` // which are a reply in the chat markup
+	Open  bool `json:"open,omitempty"` // a checkpoint: what might be the beginning of a stop text or a character was not written yet
+}
+
+// sessionLength returns how many tokens a saved session has.
+func sessionLength(path string) (int, error) {
+	s, err := session.Open(path)
+	if err != nil {
+		return 0, inputf("%w", err)
+	}
+	return len(s.Header.IDs), s.Close()
+}
+
+// openSequence restores a saved session and what is known of its run, or begins a sequence if path is empty.
+func openSequence(e *core.Engine, path string) (*core.Sequence, savedRun, error) {
+	if path == "" {
+		s, err := e.NewSequence()
+		return s, savedRun{}, err
+	}
+	s, data, err := e.LoadSequence(path)
+	if err != nil {
+		return nil, savedRun{}, err
+	}
+	var x sessionExtra
+	if len(data) > 0 {
+		err = json.Unmarshal(data, &x)
+	}
+	n := len(s.IDs())
+	if x.Run == nil {
+		x.Run = &savedRun{Start: n}
+	}
+	if err == nil && (x.Run.Start < 0 || x.Run.Start > n) {
+		err = fmt.Errorf("%d of its %d tokens are the prompt", x.Run.Start, n)
+	}
+	if err != nil {
+		s.Close()
+		return nil, savedRun{}, inputf("%s: %w: %w", path, core.ErrSession, err)
+	}
+	return s, *x.Run, nil
+}
+
+// reply reads the reply which a session ends in, and reports whether it is whole.
+func (r savedRun) reply(tok *tokenizer.Tokenizer, ids []int) (p *chat.Parser, ended bool) {
+	p = chat.NewParser(tok, true)
+	for _, id := range ids[r.Start:] {
+		for _, e := range p.Push(id) {
+			ended = ended || e.Kind == chat.Done
+		}
+	}
+	return p, ended
+}
+
+// replyRoom is more tokens than endReply ever returns.
+const replyRoom = 64
+
+// endReply returns the ids that complete the reply which a session ends in, if it was cut.
+func (r savedRun) endReply(tok *tokenizer.Tokenizer, ids []int) ([]int, error) {
+	opening, err := chat.Render(chat.Request{Thinking: true, AddGenerationPrompt: true})
+	if err != nil {
+		return nil, err
+	}
+	prompt, err := chat.Encode(tok, opening)
+	if err != nil || !r.Chat || len(prompt) > r.Start || !slices.Equal(prompt, ids[r.Start-len(prompt):r.Start]) {
+		return nil, err
+	}
+	parser, _ := r.reply(tok, ids)
+	parser.Finish()
+	whole, err := chat.Render(chat.Request{Messages: []chat.Message{parser.Message()}, Thinking: true})
+	if err != nil {
+		return nil, err
+	}
+	rest, _ := chat.Rest(tok, whole, ids[r.Start-len(prompt):])
+	return rest, nil
+}
+
+// resume brings the writer to where it was when ids were the sequence of the run, without writing anything.
+func (w *writer) resume(ids []int, r savedRun) {
+	if w.decoder == nil {
+		return
+	}
+	silent := *w
+	silent.out, silent.reasoningTo, silent.ids, silent.line = io.Discard, nil, false, &progress{}
+	for _, id := range ids[r.Start:] {
+		_ = silent.token(id) // a stop text has ended it before
+	}
+	if !r.Open {
+		silent.decoder.Flush()
+		silent.stopper.Flush()
+	}
+}
+
+// checkpoints save a run on its way.
+type checkpoints struct {
+	path     string
+	every    int // tokens
+	run      savedRun
+	sequence *core.Sequence
+	since    int // tokens generated since the last
+	saved    int // tokens of the last; 0: there is none
+}
+
+// token is called for each token generated.
+func (c *checkpoints) token() error {
+	if c.since++; c.since < c.every {
+		return nil
+	}
+	return c.save()
+}
+
+// prefill is called between the passes of a prompt.
+func (c *checkpoints) prefill() error {
+	if c.sequence.Computed()-c.saved < c.every {
+		return nil
+	}
+	return c.save()
+}
+
+func (c *checkpoints) save() error {
+	run := c.run
+	run.Open = true
+	data, err := json.Marshal(sessionExtra{Run: &run})
+	if err == nil {
+		err = c.sequence.Save(c.path, data)
+	}
+	if err != nil {
+		return err
+	}
+	c.since, c.saved = 0, len(c.sequence.IDs())
+	return nil
+}
