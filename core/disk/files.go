@@ -134,7 +134,7 @@ func (d dir) Open(name string) (File, error) {
 		f.Close()
 		return nil, fmt.Errorf("disk: open: %w", err)
 	}
-	return &dirFile{file{f, f, f.Name(), info.Size()}}, nil
+	return &dirFile{file{f, f, f.Name(), info.Size()}, info}, nil
 }
 
 type file struct {
@@ -144,10 +144,27 @@ type file struct {
 	size int64
 }
 
-type dirFile struct{ file }
+type dirFile struct {
+	file
+	info os.FileInfo
+}
 
-// OpenDirect implements Direct.
-func (f *dirFile) OpenDirect() (DirectReader, error) { return openDirect(f.name) }
+// OpenDirect implements Direct. It goes by the file's name once more, so it makes sure that the name still means this file.
+func (f *dirFile) OpenDirect() (DirectReader, error) {
+	d, err := openDirect(f.name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(f.name)
+	if err == nil && !os.SameFile(info, f.info) {
+		err = errors.New("another file has taken its name")
+	}
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
 
 func (f *file) Name() string { return f.name }
 func (f *file) Size() int64  { return f.size }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -203,6 +204,32 @@ func TestAFileTruncatedWhileOpenIsAnError(t *testing.T) {
 	var e *disk.Error
 	if !errors.Is(err, disk.ErrShort) || !errors.As(err, &e) || e.Off != 70000 || e.File != path {
 		t.Fatalf("got %v", err)
+	}
+}
+
+func TestAFileReplacedWhileOpenIsStillItself(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("files that are open cannot be replaced")
+	}
+	path := filepath.Join(t.TempDir(), "x")
+	data := content(100_000, 3)
+	for name, p := range map[string][]byte{path: data, path + "2": content(100_000, 4)} {
+		if err := os.WriteFile(name, p, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := open(t, disk.Dir(filepath.Dir(path)), "x")
+	if err := os.Rename(path+"2", path); err != nil {
+		t.Fatal(err)
+	}
+	pool := disk.NewPool(disk.Config{Readers: 2})
+	defer pool.Close()
+	mem := buffer(t, disk.Span(0, len(data)))
+	if err := pool.Read(t.Context(), disk.Ahead, []disk.Run{{File: f, Len: len(data), Mem: mem}}); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(mem[:len(data)], data) {
+		t.Error("the bytes of another file")
 	}
 }
 
