@@ -374,7 +374,8 @@ func TestArrangedPartsAreReadTogetherAndExactly(t *testing.T) {
 			}
 		}
 	}
-	neighbours := []disk.Part{{File: a, Off: 5000, Len: 1000}, {File: b, Len: 10}, {File: a, Off: 1000, Len: 4000}, {File: a, Off: 6100, Len: 100}}
+	neighbours := []disk.Part{{File: a, Off: 5000, Len: 1000}, {File: b, Len: 10},
+		{File: a, Off: 1000, Len: 4000}, {File: a, Off: 6100, Len: 100}}
 	if got := disk.Arrange(neighbours); got.Reads() != 2 || got.Size != 3*disk.Block {
 		t.Errorf("%d reads into %d bytes, want 2 into %d", got.Reads(), got.Size, 3*disk.Block)
 	}

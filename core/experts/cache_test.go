@@ -476,7 +476,8 @@ func TestMisuseIsAnError(t *testing.T) {
 			t.Errorf("a cache of %d slots was opened", slots)
 		}
 	}
-	if _, err := experts.Open(f.Model, experts.Options{Account: new(memory.Account), Slots: 8, Policy: "belady"}); !errors.Is(err, experts.ErrOffline) {
+	if _, err := experts.Open(f.Model, experts.Options{Account: new(memory.Account), Slots: 8,
+		Policy: "belady"}); !errors.Is(err, experts.ErrOffline) {
 		t.Errorf("an offline policy: %v", err)
 	}
 }
