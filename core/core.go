@@ -191,7 +191,7 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 		for _, w := range machine.Warnings {
 			o.notice("%s", w)
 		}
-		o.Memory = machine.Free().Bytes / 10 * 9
+		o.Memory = machine.Free().Free / 10 * 9
 	}
 	layout, err := graph.Layout(e.model)
 	if err != nil {
