@@ -39,9 +39,10 @@ func fabricateCommand() *cobra.Command {
 		Use:   "fabricate [flags] DIR",
 		Short: "Make a synthetic checkpoint of any size",
 		Long: "Make a checkpoint in DIR with random weights, to try the program, a disk or a memory setting on it. The geometries are\n" +
-			"tiny (4 MB), small (200 MB), mid (6 GB, mostly experts) and full, the released one (1.56 TB); each size can be changed.\n" +
+			"tiny (5 MB), small (200 MB), mid (6 GB, mostly experts) and full, the released one (1.56 TB); each size can be changed.\n" +
 			"With --sparse, the routed experts and most of the large tensors are holes: even the full geometry then takes less than\n" +
-			"200 MB of the disk and a few seconds. The same flags give the same files on every system.",
+			"200 MB of the disk and a few seconds. The same flags give the same files on every system.\n" +
+			"Files are made in DIR/partial and get their names when all of them are complete.",
 		Example: "  k3 fabricate --geometry full --sparse k3full && k3 run --model k3full --preset ultra --ids 1,2,3\n" +
 			"  k3 fabricate --geometry mid --experts 64 --top-k 4 --seed 7 k3mid",
 		Args: oneArgument("a directory"),
@@ -55,7 +56,8 @@ func fabricateCommand() *cobra.Command {
 	flags.IntVar(&f.options.Shards, "shards", 0, "number of files that hold weights; 0 is one a layer, as released")
 	flags.StringVar(&f.experts, "format", "mxfp4", "`TYPE` of the routed experts: mxfp4, bf16, f16 or f32")
 	flags.StringVar(&f.trunk, "trunk", "bf16", "`TYPE` of the other matrices: bf16, f16 or f32")
-	flags.StringVar(&f.tokenizer, "tokenizer", "", "demo, none, or the `DIR` of a model to copy it from; demo is the default where the vocabulary has room for it")
+	flags.StringVar(&f.tokenizer, "tokenizer", "",
+		"demo, none, or the `DIR` of a model to copy it from (default demo, or none where the vocabulary is too small)")
 	flags.BoolVar(&f.options.Force, "force", false, "replace the checkpoint that is in DIR")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "write no progress to stderr")
 	for _, s := range sizes(&given) {
@@ -68,7 +70,8 @@ func fabricateCommand() *cobra.Command {
 			flags.BoolVar(to, s.name, false, s.usage)
 		}
 	}
-	flags.IntSliceVar(&f.fullAttention, "full-attention", nil, "`NUMBERS` of the MLA layers, from 1: every fourth and the last (full_attn_layers)")
+	flags.IntSliceVar(&f.fullAttention, "full-attention", nil,
+		"`NUMBERS` of the MLA layers, from 1; otherwise every fourth and the last (full_attn_layers)")
 	return cmd
 }
 
@@ -265,6 +268,7 @@ func (f *fabricateFlags) run(cmd *cobra.Command, dir string, given *checkpoint.C
 	if o.Sparse {
 		holes = fmt.Sprintf(", %s without the holes", size(r.Written))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors in %s, %s%s\n", dir, r.Tensors, plural(r.Shards, "shard", "shards"), size(r.Bytes), holes)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors in %s, %s%s\n",
+		dir, r.Tensors, plural(r.Shards, "shard", "shards"), size(r.Bytes), holes)
 	return err
 }

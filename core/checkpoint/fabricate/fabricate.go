@@ -79,7 +79,8 @@ const (
 func isRouter(name string) bool { return strings.HasSuffix(name, ".block_sparse_moe.gate.weight") }
 
 // Write makes a checkpoint in dir, which need not exist. Its files get their names when all of them are complete; after an
-// error or a cancelled context none of them is left. Errors about the options match ErrOptions, or checkpoint.ErrConfig for the geometry.
+// error or a cancelled context none of them is left. Errors about the options match ErrOptions, those about the geometry
+// checkpoint.ErrConfig.
 func Write(ctx context.Context, dir string, o Options) (Result, error) {
 	w := &writer{dir: dir, o: o}
 	err := w.plan(ctx)
@@ -302,7 +303,7 @@ func (w *writer) run(ctx context.Context) (err error) {
 	return w.publish(work)
 }
 
-// file writes one small file and has it on the disk.
+// file writes one of the files beside the shards.
 func (w *writer) file(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -75,7 +75,7 @@ func generate(t testing.TB, dir string, tokens int, prompts ...[]int) []text {
 		positions := 0
 		x := text{experts: map[[2]int]int{}, choices: map[string]bool{}}
 		now = &x
-		out, err := e.Generate(t.Context(), s, prompt, core.GenerateOptions{MaxTokens: tokens, OnLogits: func(_ int, logits []float32) error {
+		measure := func(_ int, logits []float32) error {
 			var sum, square, most float64
 			for _, l := range logits {
 				sum += float64(l)
@@ -96,7 +96,8 @@ func generate(t testing.TB, dir string, tokens int, prompts ...[]int) []text {
 			x.perplex += math.Exp(math.Log(z) - weighted/z)
 			positions++
 			return nil
-		}}, nil)
+		}
+		out, err := e.Generate(t.Context(), s, prompt, core.GenerateOptions{MaxTokens: tokens, OnLogits: measure}, nil)
 		s.Close()
 		if err != nil {
 			t.Fatal(err)
@@ -191,7 +192,9 @@ func TestSameOptionsSameBytes(t *testing.T) {
 		{"other types", "ee705e58b423ff87eaf13f261f7d06dbf62b22d74712dc0720b27d1009742419", func(o *fabricate.Options) {
 			o.Experts, o.Trunk, o.Seed, o.Shards = checkpoint.BF16, checkpoint.F16, 7, 3
 		}},
-		{"sparse", "ea4006b49ae7dbdec7ee2fa53ef4cb79ef6c89dd667db199399eb4d033c0756a", func(o *fabricate.Options) { o.Sparse, o.Trunk, o.Config.Hidden = true, checkpoint.F32, 1100 }},
+		{"sparse", "ea4006b49ae7dbdec7ee2fa53ef4cb79ef6c89dd667db199399eb4d033c0756a", func(o *fabricate.Options) {
+			o.Sparse, o.Trunk, o.Config.Hidden = true, checkpoint.F32, 1100
+		}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			for _, threads := range []int{1, 5} {
@@ -214,9 +217,15 @@ func TestSameOptionsSameBytes(t *testing.T) {
 
 // However many shards there are, the weights are the same, a layer's trunk is one run of bytes, and so is each expert.
 func TestShardsKeepRunsTogether(t *testing.T) {
+	for _, experts := range []checkpoint.DType{checkpoint.U8, checkpoint.BF16} {
+		t.Run(experts.String(), func(t *testing.T) { shardsKeepRunsTogether(t, experts) })
+	}
+}
+
+func shardsKeepRunsTogether(t *testing.T, experts checkpoint.DType) {
 	var want []int
-	for _, n := range []int{0, 1, 2, 8, 9, 10, 33, 181} {
-		dir, r := write(t, tiny(func(o *fabricate.Options) { o.Shards = n }))
+	for _, n := range []int{0, 1, 4, 10, 181} {
+		dir, r := write(t, tiny(func(o *fabricate.Options) { o.Shards, o.Experts = n, experts }))
 		if n > 0 && r.Shards != n {
 			t.Fatalf("%d shards, not %d", r.Shards, n)
 		}
@@ -228,7 +237,7 @@ func TestShardsKeepRunsTogether(t *testing.T) {
 			t.Errorf("%d tensors in %d shards, not %d in %d", m.Index.Len(), len(m.Index.Shards()), r.Tensors, r.Shards)
 		}
 		parts := map[string][]checkpoint.Tensor{}
-		for s := range checkpoint.Required(m.Config, true) {
+		for s := range checkpoint.Required(m.Config, m.Quantized) {
 			x, ok := m.Index.Lookup(s.Name())
 			if !ok {
 				t.Fatal(s.Name())
@@ -381,7 +390,8 @@ func TestNothingIsOverwrittenUnasked(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fabricate.Write(t.Context(), dir, tiny(nil)); !errors.Is(err, fabricate.ErrExists) || !strings.Contains(err.Error(), "notes.txt") {
+	_, err := fabricate.Write(t.Context(), dir, tiny(nil))
+	if !errors.Is(err, fabricate.ErrExists) || !strings.Contains(err.Error(), "notes.txt") {
 		t.Errorf("into a directory that is in use: %v", err)
 	}
 	if got := files(t, dir); got != "notes.txt" {
@@ -413,28 +423,27 @@ func TestNothingIsOverwrittenUnasked(t *testing.T) {
 }
 
 func TestImpossibleOptionsAreRefusedBeforeAnythingIsWritten(t *testing.T) {
+	every, twice := slices.Repeat([]bool{true}, 8), map[string][]byte{"config.json": nil}
 	for name, k := range map[string]struct {
 		change func(*fabricate.Options)
 		err    error
 		text   string
 	}{
 		"top-k above experts": {func(o *fabricate.Options) { o.Config.MoE.TopK = 25 }, checkpoint.ErrConfig, "num_experts_per_token"},
-		"no layers":           {func(o *fabricate.Options) { o.Config.Layers, o.Config.FullAttention = 0, nil }, checkpoint.ErrConfig, "num_hidden_layers"},
-		"all attention":       {func(o *fabricate.Options) { o.Config.FullAttention = slices.Repeat([]bool{true}, 8) }, checkpoint.ErrConfig, "full_attn_layers"},
+		"no layers":           {func(o *fabricate.Options) { o.Config.Layers = 0 }, checkpoint.ErrConfig, "num_hidden_layers"},
+		"all attention":       {func(o *fabricate.Options) { o.Config.FullAttention = every }, checkpoint.ErrConfig, "full_attn_layers"},
 		"uneven groups":       {func(o *fabricate.Options) { o.Config.MoE.Latent = 48 }, checkpoint.ErrConfig, "multiples of 32"},
 		"a NaN":               {func(o *fabricate.Options) { o.Config.SituBeta = float32(math.NaN()) }, fabricate.ErrOptions, "NaN"},
 		"negative sizes":      {func(o *fabricate.Options) { o.Config.Hidden = -1 }, checkpoint.ErrConfig, "hidden_size"},
-		"far too many": {func(o *fabricate.Options) {
-			o.Config.MoE.Experts = 1 << 16
-			o.Config.Layers = 4096
-			o.Config.FullAttention = fabricate.FullAttention(4096)
+		"too many tensors": {func(o *fabricate.Options) {
+			o.Config.MoE.Experts, o.Config.Layers, o.Config.FullAttention = 1<<16, 4096, fabricate.FullAttention(4096)
 		}, fabricate.ErrOptions, "tensors"},
 		"too many shards":  {func(o *fabricate.Options) { o.Shards = 182 }, fabricate.ErrOptions, "182 shards, not 1 to 181"},
 		"negative shards":  {func(o *fabricate.Options) { o.Shards = -1 }, fabricate.ErrOptions, "shards"},
 		"a trunk of U8":    {func(o *fabricate.Options) { o.Trunk = checkpoint.U8 }, fabricate.ErrOptions, "U8"},
 		"experts of I64":   {func(o *fabricate.Options) { o.Experts = checkpoint.I64 }, fabricate.ErrOptions, "I64"},
 		"a path as a file": {func(o *fabricate.Options) { o.Extra = map[string][]byte{"../x": nil} }, fabricate.ErrOptions, "../x"},
-		"a file twice":     {func(o *fabricate.Options) { o.Extra = map[string][]byte{"config.json": nil} }, fabricate.ErrOptions, "config.json"},
+		"a file twice":     {func(o *fabricate.Options) { o.Extra = twice }, fabricate.ErrOptions, "config.json"},
 		"a huge model": {func(o *fabricate.Options) {
 			o.Config.MoE.Latent, o.Config.MoE.Intermediate, o.Config.MoE.Experts = 1<<16, 1<<20, 1000
 		}, fabricate.ErrSpace, "needed"},
@@ -487,6 +496,23 @@ func TestCancelledLeavesNothing(t *testing.T) {
 			t.Errorf("%v, now %s", err, files(t, dir))
 		}
 	})
+}
+
+// Whatever stops the last step, what is left is not taken for a checkpoint.
+func TestConfigComesLast(t *testing.T) {
+	dir, _ := write(t, tiny(nil))
+	if err := os.MkdirAll(filepath.Join(dir, "extra", "in the way"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := fabricate.Write(t.Context(), dir, tiny(func(o *fabricate.Options) {
+		o.Force, o.Extra = true, map[string][]byte{"extra": nil}
+	}))
+	if err == nil {
+		t.Fatal("a directory was replaced by a file")
+	}
+	if got := files(t, dir); strings.HasPrefix(got, "config.json") || strings.Contains(got, "partial") {
+		t.Errorf("%v, left %s", err, got)
+	}
 }
 
 func TestProgressCountsWhatIsWritten(t *testing.T) {

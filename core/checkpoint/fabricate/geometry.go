@@ -9,7 +9,7 @@ import (
 // Geometries are the names that Geometry knows, from small to large.
 func Geometries() []string { return []string{"tiny", "small", "mid", "full"} }
 
-// Geometry returns the sizes of a named model, which the caller may change, or nil: tiny (3 MB), small (200 MB), mid (6 GB,
+// Geometry returns the sizes of a named model, which the caller may change, or nil: tiny (5 MB), small (200 MB), mid (6 GB,
 // mostly experts) and full, the released one (1.56 TB).
 func Geometry(name string) *checkpoint.Config {
 	c := &checkpoint.Config{ModelType: "kimi_k3", NormEps: 1e-5, DenseLayers: 1, SituBeta: 4, SituLinearBeta: 25, BOS: -1}

@@ -27,9 +27,8 @@ const (
 // unit is tensors that the released layout has in one shard: a layer, what is outside of the layers, a part of the vision.
 type unit []tensor
 
-// units lists what to write in the released order: shard by shard; in a shard what is not of routed experts first; then wide types
-// first, then by name. So a layer's trunk is one run of bytes, and each of its experts is another. The trunk has the type
-// trunk where the released one has BF16; experts are of the type experts, U8 being MXFP4.
+// units lists what to write in the released order: unit by unit, in a unit routed experts last, then wide types first, then
+// by name. So a layer's trunk is one run of bytes, and each of its experts is another.
 func units(c *checkpoint.Config, o Options) []unit {
 	all := make([]unit, c.Layers+1)
 	for s := range checkpoint.Required(c, o.Experts == checkpoint.U8) {
@@ -51,7 +50,8 @@ func units(c *checkpoint.Config, o Options) []unit {
 	}
 	for _, u := range all {
 		slices.SortFunc(u, func(a, b tensor) int {
-			return cmp.Or(cmp.Compare(min(a.expert, 0), min(b.expert, 0)), cmp.Compare(b.dtype.Bits(), a.dtype.Bits()), cmp.Compare(a.name, b.name))
+			return cmp.Or(cmp.Compare(min(a.expert, 0), min(b.expert, 0)), cmp.Compare(b.dtype.Bits(), a.dtype.Bits()),
+				cmp.Compare(a.name, b.name))
 		})
 	}
 	return all

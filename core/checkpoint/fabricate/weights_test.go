@@ -44,7 +44,8 @@ func TestHalfIsNearestAndTiesToEven(t *testing.T) {
 
 func TestBrainIsNearestAndTiesToEven(t *testing.T) {
 	for bits, want := range map[uint32]uint16{
-		0x3F800000: 0x3F80, 0x3F808000: 0x3F80, 0x3F808001: 0x3F81, 0x3F818000: 0x3F82, 0x3F817FFF: 0x3F81, 0xBF818000: 0xBF82, 0x3FFFFFFF: 0x4000,
+		0x3F800000: 0x3F80, 0x3F808000: 0x3F80, 0x3F808001: 0x3F81, 0x3F818000: 0x3F82,
+		0x3F817FFF: 0x3F81, 0xBF818000: 0xBF82, 0x3FFFFFFF: 0x4000,
 	} {
 		if got := brain(math.Float32frombits(bits)); got != want {
 			t.Errorf("brain(%#x) = %#x, not %#x", bits, got, want)
@@ -61,7 +62,8 @@ func TestPartsAreThoseOfTheWhole(t *testing.T) {
 		shape []int
 	}{
 		{"a.q_proj.weight", checkpoint.BF16, []int{37, 51}}, {"a.q_proj.weight", checkpoint.F16, []int{37, 51}},
-		{"a.q_proj.weight", checkpoint.F32, []int{37, 51}}, {"a.A_log", checkpoint.F32, []int{1025}}, {"a.dt_bias", checkpoint.F32, []int{999}},
+		{"a.q_proj.weight", checkpoint.F32, []int{37, 51}}, {"a.A_log", checkpoint.F32, []int{1025}},
+		{"a.dt_bias", checkpoint.F32, []int{999}},
 		{"a.w1.weight_packed", checkpoint.U8, []int{31, 48}}, {"a.w1.weight_scale", checkpoint.U8, []int{31, 3}},
 	} {
 		t.Run(k.name+" "+k.dtype.String(), func(t *testing.T) {
@@ -142,7 +144,8 @@ func TestWeightsHaveTheirStatistics(t *testing.T) {
 				mean := sum / n
 				std := math.Sqrt(square/n - mean*mean)
 				if math.Abs(mean-k.mean) > 6*want/math.Sqrt(n) || math.Abs(std/want-1) > k.tol || zero/n > 0.14 {
-					t.Errorf("%s %s of %d columns: mean %.5f, deviation %.5f and %.0f%% zeros, not %g and %.5f", k.name, dtype, columns, mean, std, 100*zero/n, k.mean, want)
+					t.Errorf("%s %s of %d columns: mean %.5f, deviation %.5f and %.0f%% zeros, not %g and %.5f",
+						k.name, dtype, columns, mean, std, 100*zero/n, k.mean, want)
 				}
 			}
 		}

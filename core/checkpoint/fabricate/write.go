@@ -10,9 +10,10 @@ import (
 	"sync/atomic"
 )
 
-// shardFile is a shard that is being written. Whoever finishes its last job has it on the disk.
+// shardFile is a shard that is being written. Whoever finishes its last job closes it.
 type shardFile struct {
 	*os.File
+	sync    bool // have it on the disk then
 	pending atomic.Int64
 }
 
@@ -20,7 +21,10 @@ func (f *shardFile) release() error {
 	if f.pending.Add(-1) > 0 {
 		return nil
 	}
-	return errors.Join(f.Sync(), f.Close())
+	if f.sync {
+		return errors.Join(f.Sync(), f.Close())
+	}
+	return f.Close()
 }
 
 // job is neighbouring bytes of a file, at most a chunk.
@@ -79,8 +83,8 @@ func (w *writer) shard(ctx context.Context, i int, path string, jobs chan<- job)
 	if err != nil {
 		return err
 	}
-	f := &shardFile{File: opened}
-	f.pending.Add(1) // until all is handed out
+	f := &shardFile{File: opened, sync: !w.o.Sparse} // a sparse checkpoint is made again sooner than 96 files are synced on a busy disk
+	f.pending.Add(1)                                 // until all is handed out
 	defer func() { err = errors.Join(err, f.release()) }()
 	header, err := w.header(i)
 	if err != nil {
