@@ -133,8 +133,10 @@ const (
 	// chunkRows is the number of rows whose tails are copied together, and that go through the panels together. All the
 	// numbers of rows that a function takes divide it.
 	chunkRows = 24
+	// chunkBytes bounds the rows that several sweeps find in the second-level cache, the first excepted.
+	chunkBytes = 256 << 10
 	// panelBlocks is the width of a panel: the piece of four vectors beside it fits the first-level cache.
-	panelBlocks = 48
+	panelBlocks = 32
 	// panelVectors is the number of vectors from which panels pay.
 	panelVectors = 3
 )
@@ -212,10 +214,10 @@ func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, 
 	// Few vectors go through whole rows, as many at a time as one call may. More go through a few rows panel by panel, so
 	// that vectors and weights come from the caches the second time and every time after.
 	chunk, panel := w.Rows, max(1, blocks)
-	if vectors >= panelVectors {
+	if vectors >= panelVectors && blocks > panelBlocks {
 		chunk, panel = chunkRows, panelBlocks
 	} else if vectors > b.shapes(w.Format)[0].vectors {
-		chunk = chunkRows
+		chunk = max(1, chunkBytes/int(a.row)/chunkRows) * chunkRows
 	}
 	for from := 0; from < w.Rows; from += chunk {
 		to := min(from+chunk, w.Rows)
@@ -308,4 +310,16 @@ func (b backend) Read(p []byte) uint64 {
 		}
 	}
 	return sum
+}
+
+// Peak does about flops multiplications and additions, as fast as they go: how fast the processor is for the bench.
+func (b backend) Peak(flops int) {
+	const round = 16 * 2
+	for n := flops / round / b.lanes(); n > 0; n -= 1 << 14 {
+		if b.set == avx512 {
+			peakAVX512(min(n, 1<<14))
+		} else {
+			peakAVX2(min(n, 1<<14))
+		}
+	}
 }

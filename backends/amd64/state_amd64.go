@@ -15,8 +15,6 @@ type transposedArgs struct {
 	xStride uintptr // bytes from a vector to the next
 }
 
-const stretchBytes = 256 << 10
-
 // Transposed is generic.Backend.Transposed.
 func (b backend) Transposed(dst []float32, stride int, w kernel.Tile, x []float32, xStride, vectors int) {
 	if w.Format == kernel.MXFP4 {
@@ -29,30 +27,33 @@ func (b backend) Transposed(dst []float32, stride int, w kernel.Tile, x []float3
 	a := transposedArgs{stride: uintptr(4 * stride), row: uintptr(w.Format.RowBytes(w.Stride)), xStride: uintptr(4 * xStride)}
 	lanes := b.lanes()
 	// Rows go through in stretches which the next columns and vectors find in the second-level cache.
-	stretch := max(1, stretchBytes/int(a.row))
+	stretch := max(1, chunkBytes/int(a.row))
 	for from := 0; from < w.Rows; from += stretch {
 		a.rows = uintptr(min(stretch, w.Rows-from))
-		for v := 0; v < vectors; {
-			n, most := 1, 8
-			if vectors-v >= 4 {
-				n, most = 4, lanes/4 // the sums leave room for the weights
+		for c := 0; c+lanes <= w.Cols; {
+			// As many columns as the vectors' sums leave room for; all vectors, while the columns are in the first-level cache.
+			parts := 8
+			if vectors >= 4 {
+				parts = lanes / 4
 			}
-			a.x = &x[v*xStride+from]
-			for c := 0; c+lanes <= w.Cols; {
-				parts := most
-				if c+parts*lanes > w.Cols {
-					parts = 1
+			if c+parts*lanes > w.Cols {
+				parts = 1
+			}
+			a.w = &w.Data[from*int(a.row)+w.Format.RowBytes(c)]
+			for v := 0; v < vectors; {
+				n := 1
+				if vectors-v >= 4 {
+					n = 4
 				}
-				a.dst = &dst[v*stride+c]
-				a.w = &w.Data[from*int(a.row)+w.Format.RowBytes(c)]
+				a.dst, a.x = &dst[v*stride+c], &x[v*xStride+from]
 				if b.set == avx512 {
 					transposedAVX512(w.Format, parts, n, &a)
 				} else {
 					transposedAVX2(w.Format, parts, n, &a)
 				}
-				c += parts * lanes
+				v += n
 			}
-			v += n
+			c += parts * lanes
 		}
 	}
 	if c := w.Cols / lanes * lanes; c < w.Cols {

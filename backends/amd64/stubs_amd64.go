@@ -114,6 +114,12 @@ func transposedF32C1V4AVX2(a *transposedArgs)
 //go:noescape
 func transposedF32C8V1AVX2(a *transposedArgs)
 
+// transposedF32C2V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors. It
+// is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C2V1AVX2(a *transposedArgs)
+
 // transposedF32C1V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 1 vectors. It
 // is generic.Backend.Transposed for F32 weights.
 //
@@ -138,6 +144,12 @@ func transposedBF16C1V4AVX2(a *transposedArgs)
 //go:noescape
 func transposedBF16C8V1AVX2(a *transposedArgs)
 
+// transposedBF16C2V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors.
+// It is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C2V1AVX2(a *transposedArgs)
+
 // transposedBF16C1V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 1 vectors. It
 // is generic.Backend.Transposed for BF16 weights.
 //
@@ -161,6 +173,12 @@ func transposedF16C1V4AVX2(a *transposedArgs)
 //
 //go:noescape
 func transposedF16C8V1AVX2(a *transposedArgs)
+
+// transposedF16C2V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors. It
+// is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C2V1AVX2(a *transposedArgs)
 
 // transposedF16C1V1AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 8 columns and 1 vectors. It
 // is generic.Backend.Transposed for F16 weights.
@@ -243,6 +261,12 @@ func shortConvAVX2(y *float32, w *float32, x *float32, stride uintptr, n int)
 //
 //go:noescape
 func readAVX2(p *byte, lines int, sum *uint64)
+
+// peakAVX2 does n rounds of 16 fused multiply-adds of a register, none waiting for another. It is what `k3 bench
+// kernels` measures arithmetic with.
+//
+//go:noescape
+func peakAVX2(n int)
 
 // dotF32R8V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 8 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
@@ -388,6 +412,12 @@ func transposedF32C1V4AVX512(a *transposedArgs)
 //go:noescape
 func transposedF32C8V1AVX512(a *transposedArgs)
 
+// transposedF32C4V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 1 vectors.
+// It is generic.Backend.Transposed for F32 weights.
+//
+//go:noescape
+func transposedF32C4V1AVX512(a *transposedArgs)
+
 // transposedF32C1V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors.
 // It is generic.Backend.Transposed for F32 weights.
 //
@@ -412,6 +442,12 @@ func transposedBF16C1V4AVX512(a *transposedArgs)
 //go:noescape
 func transposedBF16C8V1AVX512(a *transposedArgs)
 
+// transposedBF16C4V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 1 vectors.
+// It is generic.Backend.Transposed for BF16 weights.
+//
+//go:noescape
+func transposedBF16C4V1AVX512(a *transposedArgs)
+
 // transposedBF16C1V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors.
 // It is generic.Backend.Transposed for BF16 weights.
 //
@@ -435,6 +471,12 @@ func transposedF16C1V4AVX512(a *transposedArgs)
 //
 //go:noescape
 func transposedF16C8V1AVX512(a *transposedArgs)
+
+// transposedF16C4V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 1 vectors.
+// It is generic.Backend.Transposed for F16 weights.
+//
+//go:noescape
+func transposedF16C4V1AVX512(a *transposedArgs)
 
 // transposedF16C1V1AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 1 vectors.
 // It is generic.Backend.Transposed for F16 weights.
@@ -517,6 +559,12 @@ func shortConvAVX512(y *float32, w *float32, x *float32, stride uintptr, n int)
 //
 //go:noescape
 func readAVX512(p *byte, lines int, sum *uint64)
+
+// peakAVX512 does n rounds of 16 fused multiply-adds of a register, none waiting for another. It is what `k3 bench
+// kernels` measures arithmetic with.
+//
+//go:noescape
+func peakAVX512(n int)
 
 // dotAVX2 calls the function for rows of a format, some rows and vectors at a time.
 func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {
@@ -609,6 +657,8 @@ func transposedAVX2(f kernel.Format, parts, vectors int, a *transposedArgs) {
 		transposedF32C1V4AVX2(a)
 	case int(kernel.F32)<<8 | 8<<4 | 1:
 		transposedF32C8V1AVX2(a)
+	case int(kernel.F32)<<8 | 2<<4 | 1:
+		transposedF32C2V1AVX2(a)
 	case int(kernel.F32)<<8 | 1<<4 | 1:
 		transposedF32C1V1AVX2(a)
 	case int(kernel.BF16)<<8 | 2<<4 | 4:
@@ -617,6 +667,8 @@ func transposedAVX2(f kernel.Format, parts, vectors int, a *transposedArgs) {
 		transposedBF16C1V4AVX2(a)
 	case int(kernel.BF16)<<8 | 8<<4 | 1:
 		transposedBF16C8V1AVX2(a)
+	case int(kernel.BF16)<<8 | 2<<4 | 1:
+		transposedBF16C2V1AVX2(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 1:
 		transposedBF16C1V1AVX2(a)
 	case int(kernel.F16)<<8 | 2<<4 | 4:
@@ -625,6 +677,8 @@ func transposedAVX2(f kernel.Format, parts, vectors int, a *transposedArgs) {
 		transposedF16C1V4AVX2(a)
 	case int(kernel.F16)<<8 | 8<<4 | 1:
 		transposedF16C8V1AVX2(a)
+	case int(kernel.F16)<<8 | 2<<4 | 1:
+		transposedF16C2V1AVX2(a)
 	case int(kernel.F16)<<8 | 1<<4 | 1:
 		transposedF16C1V1AVX2(a)
 	default:
@@ -641,6 +695,8 @@ func transposedAVX512(f kernel.Format, parts, vectors int, a *transposedArgs) {
 		transposedF32C1V4AVX512(a)
 	case int(kernel.F32)<<8 | 8<<4 | 1:
 		transposedF32C8V1AVX512(a)
+	case int(kernel.F32)<<8 | 4<<4 | 1:
+		transposedF32C4V1AVX512(a)
 	case int(kernel.F32)<<8 | 1<<4 | 1:
 		transposedF32C1V1AVX512(a)
 	case int(kernel.BF16)<<8 | 4<<4 | 4:
@@ -649,6 +705,8 @@ func transposedAVX512(f kernel.Format, parts, vectors int, a *transposedArgs) {
 		transposedBF16C1V4AVX512(a)
 	case int(kernel.BF16)<<8 | 8<<4 | 1:
 		transposedBF16C8V1AVX512(a)
+	case int(kernel.BF16)<<8 | 4<<4 | 1:
+		transposedBF16C4V1AVX512(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 1:
 		transposedBF16C1V1AVX512(a)
 	case int(kernel.F16)<<8 | 4<<4 | 4:
@@ -657,6 +715,8 @@ func transposedAVX512(f kernel.Format, parts, vectors int, a *transposedArgs) {
 		transposedF16C1V4AVX512(a)
 	case int(kernel.F16)<<8 | 8<<4 | 1:
 		transposedF16C8V1AVX512(a)
+	case int(kernel.F16)<<8 | 4<<4 | 1:
+		transposedF16C4V1AVX512(a)
 	case int(kernel.F16)<<8 | 1<<4 | 1:
 		transposedF16C1V1AVX512(a)
 	default:

@@ -193,17 +193,20 @@ func (p *Pool) Product(dst []float32, stride int, w Tile, x Vectors) {
 	if x.format != w.Format || x.Len != w.Cols {
 		panic("kernel: product: vectors were packed for another matrix")
 	}
-	// Blocks small enough for the second-level cache, where the vectors beyond the first eight find them again, and
-	// enough of them to share out evenly; a whole number of the row groups that vector units like.
+	// Blocks large enough for a stretch of memory to be read in one go, and enough of them to share out evenly; a whole
+	// number of the row groups that vector units like, which all divide 24.
 	rowBytes := max(1, w.Format.RowBytes(w.Cols))
-	block := max(8, min(blockBytes/rowBytes, w.Rows/(4*p.threads))/8*8)
+	block := max(8, min(max(24, blockBytes/rowBytes), w.Rows/(4*p.threads)))
+	if block >= 24 {
+		block = block / 24 * 24
+	}
 	p.running.Lock()
 	defer p.running.Unlock()
 	p.product = product{p.backend, dst, stride, w, x, block}
 	p.run((w.Rows+block-1)/block, &p.product)
 }
 
-const blockBytes = 256 << 10
+const blockBytes = 1 << 20
 
 type product struct {
 	backend Backend

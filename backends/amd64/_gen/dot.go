@@ -48,9 +48,9 @@ func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
 	}
 }
 
-// prefetch asks memory for weights to come. Each row is a stream of its own, which keeps more requests under way than
-// plain reads do; what is asked for beyond the last row's end is the next group. Where a block is less than a cache line the
-// next group is asked for instead, as one stream.
+// prefetch asks memory for weights to come. Each row is a stream of its own, which keeps more requests under way than plain
+// reads do; what is asked for beyond the last row's end is the next group. Where a block is less than a cache line the next
+// group is asked for instead, as one stream.
 func (k dotKernel) prefetch(f *file) {
 	if k.format != "MXFP4" {
 		for r := range k.rows {

@@ -35,7 +35,7 @@ func generate(dir string) error {
 			{"transposed", transposedKernels},
 			{"recurrence", recurrenceKernels},
 			{"elementwise", elementwiseKernels},
-			{"read", readKernel},
+			{"measure", func(f *file, s isa) { readKernel(f, s); peakKernel(f, s) }},
 		} {
 			f := &file{name: part.name + "_" + lower}
 			part.fill(f, s)

@@ -17,9 +17,9 @@ type transposedKernel struct {
 }
 
 func transposedVariants(s isa) (all []transposedKernel) {
-	shapes := [][2]int{{4, 4}, {1, 4}, {8, 1}, {1, 1}}
+	shapes := [][2]int{{4, 4}, {1, 4}, {8, 1}, {4, 1}, {1, 1}}
 	if s == avx2 {
-		shapes = [][2]int{{2, 4}, {1, 4}, {8, 1}, {1, 1}}
+		shapes = [][2]int{{2, 4}, {1, 4}, {8, 1}, {2, 1}, {1, 1}}
 	}
 	for _, format := range []string{"F32", "BF16", "F16"} {
 		for _, n := range shapes {
@@ -84,6 +84,9 @@ func (k transposedKernel) emit(f *file) {
 			}
 		}
 	}
+	for i := 0; i < k.parts*k.columnBytes(); i += 64 {
+		f.p("PREFETCHT0 %d(SI)(R9*8)", i)
+	}
 	f.p("ADDQ R9, SI")
 	f.p("ADDQ $4, R10")
 	f.p("DECQ CX")
@@ -109,4 +112,12 @@ func (k transposedKernel) widen(f *file, p, t int) {
 		f.p("VPMOVZXWD %d(SI), %s", p*k.s.bytes()/2, r)
 		f.p("VPSLLD $16, %s, %s", r, r)
 	}
+}
+
+// columnBytes is the size of a register of columns.
+func (k transposedKernel) columnBytes() int {
+	if k.format == "F32" {
+		return k.s.bytes()
+	}
+	return k.s.bytes() / 2
 }

@@ -5,7 +5,6 @@ package bench
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"unsafe"
 
@@ -81,6 +80,9 @@ type Env struct {
 	x     []float32 // activations
 	y, z  []float32 // results
 	buf   []float32 // packed vectors
+	// Keys short enough not to blow up the state of the recurrence, nor to give scores far apart; and a decay.
+	key, alpha []float32
+	scores     []float32
 }
 
 const widest = 33792 // of the released model's activations
@@ -95,6 +97,10 @@ func NewEnv(b kernel.Backend, threads int, a *Arena) *Env {
 	}
 	e.y, e.z = make([]float32, kernel.MaxVectors*widest), make([]float32, kernel.MaxVectors*widest)
 	e.buf = make([]float32, kernel.MaxVectors*(widest+kernel.Lanes))
+	e.key, e.alpha = make([]float32, kernel.MaxVectors*kdaWidth), make([]float32, kernel.MaxVectors*kdaWidth)
+	for i := range e.key {
+		e.key[i], e.alpha[i] = 0.08*e.x[i], 0.9
+	}
 	return e
 }
 
@@ -145,33 +151,42 @@ func (e *Env) kdaStep(tokens int) {
 	b := e.Pool.Backend()
 	e.Pool.Run(heads, kernel.Func(func(h, _ int) {
 		at := h * dim
-		b.KDA(s[at*dim:][:dim*dim], dim, tokens, e.x[at:], e.x[at+kdaWidth:], e.x[at+2*kdaWidth:], e.z[at:], widest, e.x, heads, e.y[at:])
+		b.KDA(s[at*dim:][:dim*dim], dim, tokens, e.x[at:], e.key[at:], e.x[2*dim+at:], e.alpha[at:], kdaWidth, e.alpha[h:], heads, e.y[at:])
 	}))
 }
 
-// attend is latent attention of 96 heads over positions whose latents are in tiles.
+// attend is latent attention of 96 heads over positions whose latents are in tiles. A part does some heads; it takes each
+// tile of latents once for all of them.
 func (e *Env) attend(positions int) {
 	const rank, kvl, tile, together = 576, 512, 128, kernel.MaxVectors
 	latents := e.Arena.floats(positions * rank)
 	b := e.Pool.Backend()
-	e.Pool.Run(heads/together, kernel.Func(func(i, _ int) {
-		packed := e.buf[i*together*rank:][:together*rank]
-		for h := range together {
-			b.Pack(kernel.F32, packed[h*rank:][:rank], e.x[(i*together+h)*rank:][:rank])
+	part := heads / e.Pool.Threads()
+	// The scores of all heads at a position would fall into one cache set were their rows a power of two apart.
+	stride := positions + kernel.Lanes
+	if len(e.scores) < heads*stride {
+		e.scores = make([]float32, heads*stride)
+	}
+	e.Pool.Run(heads/part, kernel.Func(func(i, _ int) {
+		packed, scores, mixed := e.buf[i*part*rank:], e.scores[i*part*stride:], e.y[i*part*kvl:][:part*kvl]
+		for h := range part {
+			b.Pack(kernel.F32, packed[h*rank:][:rank], e.key[(i*part+h)*rank:][:rank])
 		}
-		scores := make([]float32, together*positions)
 		for at := 0; at < positions; at += tile {
-			n := min(tile, positions-at)
-			b.Dot(scores[at:], positions, kernel.Float32Tile(latents[at*rank:], n, rank, rank), packed, together)
+			keys := kernel.Float32Tile(latents[at*rank:], min(tile, positions-at), rank, rank)
+			for h := 0; h < part; h += together {
+				b.Dot(scores[h*stride+at:], stride, keys, packed[h*rank:], min(together, part-h))
+			}
 		}
-		for h := range together {
-			b.Softmax(scores[h*positions:][:positions])
+		for h := range part {
+			b.Softmax(scores[h*stride:][:positions])
 		}
-		mixed := e.y[i*together*kvl:][:together*kvl]
 		clear(mixed)
 		for at := 0; at < positions; at += tile {
-			n := min(tile, positions-at)
-			b.Transposed(mixed, kvl, kernel.Float32Tile(latents[at*rank:], n, kvl, rank), scores[at:], positions, together)
+			values := kernel.Float32Tile(latents[at*rank:], min(tile, positions-at), kvl, rank)
+			for h := 0; h < part; h += together {
+				b.Transposed(mixed[h*kvl:], kvl, values, scores[h*stride+at:], stride, min(together, part-h))
+			}
 		}
 	}))
 }
@@ -316,13 +331,13 @@ func readWords(p []byte) uint64 {
 	return a ^ b ^ c ^ d
 }
 
-// Write advances the arena as a state update does: each word is read and written.
-func (e *Env) Write(n int) {
+// Copy reads and writes n bytes of the arena in place, as the update of a state does.
+func (e *Env) Copy(n int) {
 	const part = 64 << 10
 	p := e.Arena.floats(n / 4)
 	b := e.Pool.Backend()
 	e.Pool.Run((n+part-1)/part, kernel.Func(func(i, worker int) {
 		y := p[i*part/4 : min((i+1)*part, n)/4]
-		b.Axpy(y, float32(math.Copysign(0, -1)), y)
+		b.Axpy(y, 0, y)
 	}))
 }

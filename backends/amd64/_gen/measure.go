@@ -32,3 +32,26 @@ func readKernel(f *file, s isa) {
 	f.p("VZEROUPPER")
 	f.p("RET")
 }
+
+// peakKernel multiplies and adds as fast as the processor can, for measuring.
+func peakKernel(f *file, s isa) {
+	name := "peak" + s.name
+	f.function(name+" does n rounds of 16 fused multiply-adds of a register, none waiting for another. It is what `k3 bench kernels` measures arithmetic with.",
+		name, "n int")
+	f.p("MOVQ n+0(FP), CX")
+	n := s.regs - 2
+	if n > 16 {
+		n = 16
+	}
+	for i := range s.regs {
+		f.p("VXORPS %s, %s, %s", s.x(i), s.x(i), s.x(i))
+	}
+	f.p("loop:")
+	for i := range 16 {
+		f.p("VFMADD231PS %s, %s, %s", s.r(s.regs-1), s.r(s.regs-2), s.r(i%n))
+	}
+	f.p("DECQ CX")
+	f.p("JNZ loop")
+	f.p("VZEROUPPER")
+	f.p("RET")
+}
