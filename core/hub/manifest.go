@@ -149,3 +149,28 @@ func (f *ManifestFile) fresh(info fs.FileInfo) bool {
 
 // notExist reports whether err says that a file is missing.
 func notExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// UpdateManifest changes the manifest of a directory, keeping downloads out meanwhile. The error matches ErrBusy while one works
+// there.
+func UpdateManifest(dir string, change func(*Manifest)) error {
+	unlock, err := hold(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, err := ReadManifest(dir)
+	if err != nil {
+		return err
+	}
+	change(m)
+	return m.Write(dir)
+}
+
+// Unfinished reports whether an earlier download of a file in dir did not finish.
+func Unfinished(dir string, f ManifestFile) bool {
+	if f.Dir != "" {
+		dir = f.Dir
+	}
+	_, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f.Name)) + partialSuffix)
+	return err == nil
+}

@@ -1,0 +1,112 @@
+package verify
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/k3infer/k3/core/hub"
+)
+
+// record is what reading one file gave. An interrupted check keeps them, a line of JSON each, and goes on behind them.
+type record struct {
+	Name     string    `json:"name"`
+	Size     int64     `json:"size"`
+	Changed  time.Time `json:"changed"`            // the file's time of change when it was read
+	Expected string    `json:"expected,omitempty"` // checksum
+	Sum      string    `json:"sum"`
+	Faults   []fault   `json:"faults,omitempty"` // of single tensors
+}
+
+type fault struct {
+	Tensor string `json:"tensor"`
+	Text   string `json:"text"`
+}
+
+// journal is the file of records. A directory that cannot be written to has none.
+type journal struct {
+	mu   sync.Mutex
+	path string
+	file *os.File
+	old  map[string]record
+}
+
+// openJournal reads what an interrupted check left, unless restart, and begins to write.
+func openJournal(dir string, restart bool) *journal {
+	j := &journal{old: map[string]record{}}
+	if dir == "" {
+		return j
+	}
+	folder := filepath.Join(dir, hub.Folder)
+	j.path = filepath.Join(folder, "verify.jsonl")
+	if restart {
+		os.Remove(j.path)
+	}
+	end := int64(0)
+	if f, err := os.Open(j.path); err == nil {
+		r := bufio.NewReader(f)
+		for {
+			line, err := r.ReadBytes('\n')
+			var rec record
+			if err != nil || json.Unmarshal(line, &rec) != nil {
+				break // cut off, or not ours
+			}
+			j.old[rec.Name] = rec
+			end += int64(len(line))
+		}
+		f.Close()
+	}
+	if os.MkdirAll(folder, 0o755) != nil {
+		return j
+	}
+	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return j
+	}
+	if f.Truncate(end) != nil {
+		f.Close()
+		return j
+	}
+	if _, err := f.Seek(end, 0); err != nil {
+		f.Close()
+		return j
+	}
+	j.file = f
+	return j
+}
+
+// known gives the record of a file that has not changed since.
+func (j *journal) known(name string, info fs.FileInfo, expected string) (record, bool) {
+	r, ok := j.old[name]
+	return r, ok && info != nil && r.Size == info.Size() && r.Changed.Equal(info.ModTime()) && r.Expected == expected
+}
+
+// add keeps a record. That it is lost does no harm, so errors are not told.
+func (j *journal) add(r record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file == nil {
+		return
+	}
+	if line, err := json.Marshal(r); err == nil {
+		j.file.Write(append(line, '\n'))
+	}
+}
+
+// close ends the journal; with done the check was not interrupted and it is removed.
+func (j *journal) close(done bool) {
+	if j.file == nil {
+		return
+	}
+	j.file.Close()
+	if done {
+		if err := os.Remove(j.path); err == nil || errors.Is(err, fs.ErrNotExist) {
+			os.Remove(filepath.Dir(j.path)) // if nothing else is in it
+		}
+	}
+}

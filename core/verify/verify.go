@@ -1,0 +1,573 @@
+// Package verify proves that a checkpoint is whole: every header, every size, every checksum, every number in it. It lists all
+// that is wrong and the files that must be fetched again.
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/hub"
+	"github.com/k3infer/k3/core/memory"
+	"github.com/k3infer/k3/core/tokenizer"
+)
+
+// Options say how thoroughly to look.
+type Options struct {
+	Deep     bool           // read every byte: checksums of all files, NaN and infinity in weights, scales of 255
+	Restart  bool           // do not go on where an interrupted deep check stopped
+	Readers  int            // files read at a time; 0 is 1
+	Progress func(Progress) // told several times a second how far a deep check is; may be nil
+}
+
+// Progress is how far a deep check is.
+type Progress struct {
+	Name        string // a file that is being read
+	Done, Total int64  // bytes
+}
+
+// Result of a file's checksum.
+type Result string
+
+// The results of a file.
+const (
+	NotRead   Result = "not read"  // only its size and structure were looked at
+	Right     Result = "right"     // it has the published checksum
+	Different Result = "different" // it has another
+	Unknown   Result = "unknown"   // it was read, but nobody knows which checksum it should have
+	Absent    Result = "missing"
+)
+
+// File is one file of the checkpoint.
+type File struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	Result Result `json:"result"`
+	Sum    string `json:"sum,omitempty"` // SHA-256, or git's SHA-1 for a file kept in git
+}
+
+// Problem is one thing that is wrong.
+type Problem struct {
+	File   string `json:"file,omitempty"`
+	Tensor string `json:"tensor,omitempty"`
+	Text   string `json:"problem"`
+	// Published says that the file is as it was published, so that fetching it again does not help.
+	Published bool `json:"published,omitempty"`
+	missing   bool
+}
+
+// Report is what a check found.
+type Report struct {
+	Path     string    `json:"path"`
+	Deep     bool      `json:"deep"`
+	OK       bool      `json:"ok"` // no problems
+	Repo     string    `json:"repo,omitempty"`
+	Commit   string    `json:"commit,omitempty"`
+	Endpoint string    `json:"endpoint,omitempty"`
+	Tensors  int       `json:"tensors"`
+	Bytes    int64     `json:"bytes"` // of the shards
+	Files    []File    `json:"files"`
+	Problems []Problem `json:"problems"`
+	Notes    []string  `json:"notes"`
+	// Missing are the files that must be fetched, Damaged those that must be fetched again.
+	Missing []string `json:"missing"`
+	Damaged []string `json:"damaged"`
+}
+
+// small is the size up to which files are read even if the check is not deep.
+const small = 64 << 20
+
+// What is known of the released checkpoint without a manifest.
+const (
+	releasedShards = 96
+	releasedBytes  = 1_560_936_091_448
+)
+
+// needed are files besides the shards without which a model does not run.
+var needed = []string{"config.json", "generation_config.json", "tokenizer_config.json", "tiktoken.model", "model.safetensors.index.json"}
+
+// Check looks at a checkpoint. dir is the directory of files, where its manifest is and where an interrupted deep check leaves
+// its notes; "" if there is none. Damage is no error of Check.
+func Check(ctx context.Context, files disk.Files, dir string, o Options) (*Report, error) {
+	c := &check{files: files, dir: dir, options: o, report: Report{Path: files.Name(), Deep: o.Deep}}
+	if err := c.run(ctx); err != nil {
+		return nil, err
+	}
+	return &c.report, nil
+}
+
+type check struct {
+	files    disk.Files
+	dir      string
+	options  Options
+	manifest *hub.Manifest
+	report   Report
+	read     []target // what is to be read, or was
+	mu       sync.Mutex
+}
+
+// target is a file to be read.
+type target struct {
+	file    hub.File // with what its metadata say
+	size    int64    // that it has
+	info    fs.FileInfo
+	tensors []checkpoint.Tensor // to be looked through, by offset
+}
+
+func (c *check) run(ctx context.Context) error {
+	if c.dir != "" {
+		m, err := hub.ReadManifest(c.dir)
+		switch {
+		case err == nil:
+			c.manifest = m
+			c.report.Repo, c.report.Commit, c.report.Endpoint = m.Repo, m.Commit, m.Endpoint
+		case errors.Is(err, fs.ErrNotExist):
+			c.note("no published sizes and checksums are known: k3 download keeps them in " + filepath.Join(hub.Folder, "manifest.json"))
+		default:
+			c.problem(Problem{File: hub.Folder + "/manifest.json", Text: err.Error(), Published: true})
+		}
+	}
+	x, err := checkpoint.Examine(ctx, c.files)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	for _, p := range x.Problems {
+		c.problem(Problem{File: p.File, Tensor: p.Tensor, Text: strings.TrimPrefix(p.Err.Error(), p.File+": "), missing: p.Missing})
+	}
+	c.report.Tensors = x.Index.Len()
+	c.tokenizer(x.Config)
+	c.list(x)
+	if n := len(x.Index.Shards()); c.manifest == nil && n == releasedShards && c.report.Bytes != releasedBytes {
+		c.note(fmt.Sprintf("the %d shards have %d bytes together; those of the released Kimi-K3 have %d", n, c.report.Bytes, int64(releasedBytes)))
+	}
+	if err := c.contents(ctx); err != nil {
+		return err
+	}
+	c.conclude()
+	return nil
+}
+
+func (c *check) note(text string) { c.report.Notes = append(c.report.Notes, text) }
+
+func (c *check) problem(p Problem) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.missing && slices.ContainsFunc(c.report.Problems, func(q Problem) bool { return q.missing && q.File == p.File }) {
+		return
+	}
+	c.report.Problems = append(c.report.Problems, p)
+}
+
+// tokenizer checks that there is one that loads and fits the model.
+func (c *check) tokenizer(config *checkpoint.Config) {
+	const ranks, settings = "tiktoken.model", "tokenizer_config.json"
+	t, err := tokenizer.Load(c.files)
+	switch {
+	case err == nil && config != nil && t.Vocab() > config.Vocab:
+		c.problem(Problem{File: settings, Text: fmt.Sprintf("the tokenizer has %d ids, the model %d", t.Vocab(), config.Vocab)})
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist) && c.manifest.Find(ranks) == nil:
+		c.note("there is no tokenizer (" + ranks + "): the model runs with --ids only")
+	case errors.Is(err, fs.ErrNotExist):
+		c.problem(Problem{File: ranks, Text: "it is missing", missing: true})
+	case strings.Contains(err.Error(), settings):
+		c.problem(Problem{File: settings, Text: err.Error()})
+	default:
+		c.problem(Problem{File: ranks, Text: err.Error()})
+	}
+}
+
+// list finds the files there are, compares their sizes with the published ones, and notes those that are to be read.
+func (c *check) list(x *checkpoint.Examination) {
+	tensors := make([][]checkpoint.Tensor, len(x.Index.Shards()))
+	if c.options.Deep {
+		for t := range x.Index.All() {
+			if x.Sound[t.Shard] {
+				tensors[t.Shard] = append(tensors[t.Shard], t)
+			}
+		}
+	}
+	names := map[string][]checkpoint.Tensor{}
+	for i, s := range x.Index.Shards() {
+		slices.SortFunc(tensors[i], func(a, b checkpoint.Tensor) int { return cmp.Compare(a.Offset, b.Offset) })
+		names[s.Name] = tensors[i]
+	}
+	for _, n := range needed {
+		names[n] = nil
+	}
+	if c.manifest != nil {
+		for _, f := range c.manifest.Files {
+			if strings.HasSuffix(f.Name, ".safetensors") && !strings.Contains(f.Name, "/") {
+				names[f.Name] = names[f.Name]
+			}
+		}
+	}
+	for _, f := range manifestFiles(c.manifest) {
+		if _, ok := names[f.Name]; ok {
+			continue
+		}
+		if size, err := c.size(f.Name); err == nil && size >= 0 {
+			names[f.Name] = nil // not needed, but it is there
+		}
+	}
+	for _, name := range sorted(names) {
+		want := c.manifest.Find(name)
+		size, err := c.size(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && want == nil:
+			continue // if it is needed, that has been said
+		case errors.Is(err, fs.ErrNotExist):
+			c.problem(Problem{File: name, Text: "it is missing", missing: true})
+			c.report.Files = append(c.report.Files, File{Name: name, Size: want.Size, Result: Absent})
+			continue
+		case err != nil:
+			c.problem(Problem{File: name, Text: err.Error()})
+			continue
+		}
+		if strings.HasSuffix(name, ".safetensors") {
+			c.report.Bytes += size
+		}
+		t := target{file: hub.File{Name: name, Size: size}, size: size, tensors: names[name]}
+		if want != nil {
+			t.file = want.File
+			if size != want.Size {
+				c.problem(Problem{File: name, Text: fmt.Sprintf("it has %d bytes, published are %d", size, want.Size)})
+				c.report.Files = append(c.report.Files, File{Name: name, Size: size, Result: Different})
+				continue
+			}
+		}
+		if c.options.Deep || want != nil && size <= small {
+			if c.dir != "" {
+				t.info, _ = os.Stat(filepath.Join(c.dir, filepath.FromSlash(name)))
+			}
+			c.read = append(c.read, t)
+		} else {
+			c.report.Files = append(c.report.Files, File{Name: name, Size: size, Result: NotRead})
+		}
+	}
+}
+
+func manifestFiles(m *hub.Manifest) []hub.ManifestFile {
+	if m == nil {
+		return nil
+	}
+	return m.Files
+}
+
+func sorted[V any](m map[string]V) []string {
+	var names []string
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (c *check) size(name string) (int64, error) {
+	f, err := c.files.Open(filepath.FromSlash(name))
+	if err != nil {
+		return -1, err
+	}
+	defer f.Close()
+	return f.Size(), nil
+}
+
+// contents reads the files that are to be read.
+func (c *check) contents(ctx context.Context) error {
+	if len(c.read) == 0 {
+		return ctx.Err()
+	}
+	readers := max(c.options.Readers, 1)
+	dir := c.dir
+	if !c.options.Deep {
+		dir = "" // seconds of work need no journal
+	}
+	j := openJournal(dir, c.options.Restart)
+	finished := false
+	defer func() { j.close(finished) }()
+
+	total, done := int64(0), atomic.Int64{}
+	var name atomic.Pointer[string]
+	var todo []target
+	for _, t := range c.read {
+		if r, ok := j.known(t.file.Name, t.info, expected(t.file)); ok {
+			c.result(t, r)
+			continue
+		}
+		todo = append(todo, t)
+		total += t.size
+	}
+	if skipped := len(c.read) - len(todo); skipped > 0 {
+		c.note(fmt.Sprintf("%d files were read before the last check was interrupted, and have not changed since", skipped))
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pool := disk.NewPool(disk.Config{Readers: 2 * readers, Piece: piece})
+	defer pool.Close()
+	var workers sync.WaitGroup
+	var next atomic.Int64
+	errs := make(chan error, readers)
+	for range min(readers, len(todo)) {
+		workers.Go(func() {
+			r, err := newReader(pool, func(n int) { done.Add(int64(n)) })
+			if err != nil {
+				errs <- err
+				cancel()
+				return
+			}
+			defer r.free()
+			for {
+				n := int(next.Add(1)) - 1
+				if n >= len(todo) || ctx.Err() != nil {
+					return
+				}
+				t := todo[n]
+				name.Store(&t.file.Name)
+				rec, err := r.file(ctx, c.files, t)
+				switch {
+				case ctx.Err() != nil:
+					return
+				case err != nil:
+					c.problem(Problem{File: t.file.Name, Text: err.Error()})
+				default:
+					j.add(rec)
+					c.result(t, rec)
+				}
+			}
+		})
+	}
+	stop := c.watch(&name, &done, total)
+	workers.Wait()
+	stop()
+	select {
+	case err := <-errs:
+		return err
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	finished = true
+	c.remember()
+	return nil
+}
+
+// watch reports progress until the function it returns is called.
+func (c *check) watch(name *atomic.Pointer[string], done *atomic.Int64, total int64) func() {
+	if c.options.Progress == nil {
+		return func() {}
+	}
+	ended, gone := make(chan struct{}), make(chan struct{})
+	report := func() {
+		p := Progress{Done: done.Load(), Total: total}
+		if n := name.Load(); n != nil {
+			p.Name = *n
+		}
+		c.options.Progress(p)
+	}
+	go func() {
+		defer close(gone)
+		t := time.NewTicker(200 * time.Millisecond)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				report()
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-gone
+		report()
+	}
+}
+
+func expected(f hub.File) string { return cmp.Or(f.SHA256, f.GitSHA1) }
+
+// result adds what reading a file gave to the report.
+func (c *check) result(t target, r record) {
+	f := File{Name: t.file.Name, Size: t.size, Sum: r.Sum, Result: Unknown}
+	want := expected(t.file)
+	if want != "" {
+		f.Result = Right
+		if r.Sum != want {
+			f.Result = Different
+		}
+	}
+	for _, x := range r.Faults {
+		c.problem(Problem{File: f.Name, Tensor: x.Tensor, Text: x.Text, Published: f.Result == Right})
+	}
+	if f.Result == Different {
+		c.problem(Problem{File: f.Name, Text: fmt.Sprintf("its checksum is %s, published is %s", r.Sum, want)})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.Files = append(c.report.Files, f)
+}
+
+// remember tells later downloads which files are right and which are not. It only saves them work, so failure is no matter.
+func (c *check) remember() {
+	if c.manifest == nil {
+		return
+	}
+	infos := map[string]fs.FileInfo{}
+	for _, t := range c.read {
+		infos[t.file.Name] = t.info
+	}
+	changed := false
+	update := func(m *hub.Manifest, apply bool) {
+		for _, f := range c.report.Files {
+			e, info := m.Find(f.Name), infos[f.Name]
+			if e == nil {
+				continue
+			}
+			var stamp *time.Time
+			switch {
+			case f.Result == Right && info != nil:
+				at := info.ModTime().UTC()
+				stamp = &at
+			case f.Result == Different:
+			default:
+				continue
+			}
+			if (e.Checked == nil) != (stamp == nil) || stamp != nil && !stamp.Equal(*e.Checked) {
+				changed = true
+				if apply {
+					e.Checked = stamp
+				}
+			}
+		}
+	}
+	if update(c.manifest, false); changed {
+		hub.UpdateManifest(c.dir, func(m *hub.Manifest) { update(m, true) })
+	}
+}
+
+// conclude sorts the findings and says which files to fetch.
+func (c *check) conclude() {
+	r := &c.report
+	results := map[string]Result{}
+	for _, f := range r.Files {
+		results[f.Name] = f.Result
+	}
+	for i := range r.Problems {
+		p := &r.Problems[i]
+		if results[p.File] == Right {
+			p.Published = true
+		}
+		switch {
+		case p.File == "" || p.Published:
+		case p.missing:
+			r.Missing = append(r.Missing, p.File)
+		default:
+			r.Damaged = append(r.Damaged, p.File)
+		}
+	}
+	for _, list := range []*[]string{&r.Missing, &r.Damaged} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	slices.SortFunc(r.Files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(r.Problems, func(a, b Problem) int { return strings.Compare(a.File, b.File) })
+	unfinished := 0
+	for _, name := range r.Missing {
+		if f := c.manifest.Find(name); f != nil && hub.Unfinished(c.dir, *f) {
+			unfinished++
+		}
+	}
+	if unfinished > 0 {
+		c.note(fmt.Sprintf("the download of %d of the missing files was begun and goes on where it stopped", unfinished))
+	}
+	r.OK = len(r.Problems) == 0
+}
+
+const piece = 4 << 20
+
+// reader reads files piece by piece, around the page cache where it can: what counts is what is on the disk.
+type reader struct {
+	pool    *disk.Pool
+	account memory.Account
+	blocks  [2]*memory.Block
+	read    func(n int)
+}
+
+func newReader(pool *disk.Pool, read func(n int)) (*reader, error) {
+	r := &reader{pool: pool, read: read}
+	for i := range r.blocks {
+		b, err := r.account.Allocate("verification", piece+disk.Block)
+		if err != nil {
+			r.free()
+			return nil, err
+		}
+		r.blocks[i] = b
+	}
+	return r, nil
+}
+
+func (r *reader) free() {
+	for _, b := range r.blocks {
+		if b != nil {
+			b.Free()
+		}
+	}
+}
+
+// file reads a whole file; the next piece comes while the checksum of the last is made and its numbers are looked at.
+func (r *reader) file(ctx context.Context, files disk.Files, t target) (record, error) {
+	rec := record{Name: t.file.Name, Size: t.size, Expected: expected(t.file)}
+	if t.info != nil {
+		rec.Changed = t.info.ModTime()
+	}
+	f, err := files.Open(filepath.FromSlash(t.file.Name))
+	if err != nil {
+		return rec, err
+	}
+	defer f.Close()
+	if f.Size() != t.size {
+		return rec, fmt.Errorf("it had %d bytes a moment ago, now %d", t.size, f.Size())
+	}
+	digest := hub.NewDigest(t.file)
+	scan := scanner{tensors: t.tensors, report: func(tensor, text string) { rec.Faults = append(rec.Faults, fault{tensor, text}) }}
+	results := [2]chan error{make(chan error, 1), make(chan error, 1)}
+	begin := func(slot int, at int64) {
+		n := int(min(piece, t.size-at))
+		if n <= 0 {
+			return
+		}
+		run := disk.Run{File: f, Off: at, Len: n, Mem: r.blocks[slot].Bytes()[:disk.Span(at, n)]}
+		r.pool.Start(ctx, disk.Ahead, []disk.Run{run}, func(err error) { results[slot] <- err })
+	}
+	begin(0, 0)
+	for at, slot := int64(0), 0; at < t.size; at, slot = at+piece, 1-slot {
+		err := <-results[slot]
+		if err != nil {
+			return rec, err
+		}
+		begin(1-slot, at+piece)
+		data := r.blocks[slot].Bytes()[:min(piece, t.size-at)]
+		var scanning sync.WaitGroup
+		scanning.Go(func() { scan.feed(data, at) })
+		digest.Write(data)
+		scanning.Wait()
+		r.read(len(data))
+	}
+	scan.feed(nil, t.size) // tensors without elements at the end
+	rec.Sum = digest.Sum()
+	return rec, nil
+}
