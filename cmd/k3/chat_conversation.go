@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/k3infer/k3/core"
@@ -183,8 +184,10 @@ func (c *conversation) answer(ctx context.Context, before []said, interrupt <-ch
 		return nil
 	}
 	out, err := c.engine.Generate(ctx, c.sequence, nil, o, func(id int) error { return tell(parser.Push(id)) })
-	if e := tell(parser.Finish()); err == nil {
-		err = e
+	if len(out.IDs) > 0 {
+		if e := tell(parser.Finish()); err == nil {
+			err = e
+		}
 	}
 	c.asked = ids
 	c.last = turn{Outcome: out, total: len(ids) + len(out.IDs), kept: kept}
@@ -337,6 +340,9 @@ func (c *conversation) save(path string) error {
 func (c *conversation) load(path string) error {
 	c.prefixes.Close() // there is room for two
 	s, data, err := c.engine.LoadSequence(path)
+	if file := (*fs.PathError)(nil); errors.As(err, &file) {
+		return inputf("%w", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,237 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+)
+
+func TestPastedLinesBecomeOne(t *testing.T) {
+	for _, c := range []struct{ in, out string }{
+		{"plain é 你\r", "plain é 你\r"},
+		{"\x1b[A\x1b[D\x1b[3~\x03\x04\t\x7f", "\x1b[A\x1b[D\x1b[3~\x03\x04\t\x7f"},
+		{"a\nb\x1b\rc\r", "a␤b␤c\r"},
+		{pasteStart + "a\r\nb\rc\nd\te" + pasteEnd + "\r", "a␤b␤c␤d␉e\r"},
+		{pasteStart + "a\x1b[A\x03\x04\x00\x7f" + pasteEnd + "\x03", "a[A\x03"},
+		{pasteStart + pasteStart + "\r" + pasteEnd + pasteEnd, "[200~␤" + pasteEnd},
+	} {
+		if got := (&keys{}).translate([]byte(c.in)); string(got) != c.out {
+			t.Errorf("%q: %q, want %q", c.in, got, c.out)
+		}
+		for cut := range len(c.in) {
+			if strings.HasSuffix(c.in[:cut], "\x1b") || strings.HasSuffix(c.in[:cut], "\r") {
+				continue // one key, not the beginning of more
+			}
+			k := &keys{}
+			if got := append(k.translate([]byte(c.in[:cut])), k.translate([]byte(c.in[cut:]))...); string(got) != c.out {
+				t.Errorf("%q cut at %d: %q, want %q", c.in, cut, got, c.out)
+			}
+		}
+	}
+}
+
+// program is this test as k3 itself.
+func program(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "k3")
+	if err := os.Symlink(self, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// terminal is k3 on a terminal of its own.
+type terminal struct {
+	t    *testing.T
+	pty  *os.File
+	cmd  *exec.Cmd
+	mu   sync.Mutex
+	seen bytes.Buffer
+	from int // what follows was not expected yet
+	done chan struct{}
+}
+
+func startTerminal(t *testing.T, env []string, args ...string) *terminal {
+	t.Helper()
+	cmd := exec.Command(program(t), args...)
+	cmd.Env = append(append(os.Environ(), "TERM=xterm", "NO_COLOR=", "XDG_CONFIG_HOME="+t.TempDir()), env...)
+	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	if err != nil {
+		t.Skipf("no terminal here: %v", err)
+	}
+	x := &terminal{t: t, pty: f, cmd: cmd, done: make(chan struct{})}
+	go func() {
+		defer close(x.done)
+		buffer := make([]byte, 4096)
+		for {
+			n, err := f.Read(buffer)
+			x.mu.Lock()
+			x.seen.Write(buffer[:n])
+			x.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		f.Close()
+		<-x.done
+	})
+	return x
+}
+
+// expect waits for text that matches, and returns all since the last expected.
+func (x *terminal) expect(pattern string) string {
+	x.t.Helper()
+	want := regexp.MustCompile(pattern)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		x.mu.Lock()
+		text := string(x.seen.Bytes()[x.from:])
+		x.mu.Unlock()
+		if at := want.FindStringIndex(text); at != nil {
+			x.from += at[1]
+			return text[:at[1]]
+		}
+		if time.Now().After(end) {
+			x.t.Fatalf("the terminal shows %q, nothing that matches %q", text, pattern)
+		}
+	}
+}
+
+func (x *terminal) send(text string) {
+	x.t.Helper()
+	if _, err := io.WriteString(x.pty, text); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// exits waits for the end of the program and returns its exit code.
+func (x *terminal) exits() int {
+	x.t.Helper()
+	timer := time.AfterFunc(20*time.Second, func() { x.cmd.Process.Kill() })
+	defer timer.Stop()
+	x.cmd.Wait()
+	return x.cmd.ProcessState.ExitCode()
+}
+
+func TestChatAtATerminal(t *testing.T) {
+	history := filepath.Join(t.TempDir(), "new", "history")
+	transcript := filepath.Join(t.TempDir(), "talk.jsonl")
+	x := startTerminal(t, nil, "chat", "--history", history, "--transcript", transcript)
+	x.expect("Ctrl-D ends the conversation")
+	x.expect("> ")
+	x.send("What is the capital of Frankreich?" + strings.Repeat("\x7f", len("kreich?")) + "ce?\r")
+	x.expect("\x1b\\[2mThe\x1b")
+	x.expect("\nThe capital of France is Paris.")
+	x.expect("> ")
+	x.send("/st\t\r")
+	x.expect(`conversation +\d+ tokens, 1 answer`)
+	x.expect("> ")
+	x.send("/thikn hide\r")
+	x.expect("did you mean /think")
+	x.expect("> ")
+	x.send("/think hide\r")
+	x.expect("> ")
+	// A pasted text of several lines is one message.
+	x.send(pasteStart + "What is\r\tthe capital of 日本?\r" + pasteEnd + "\r")
+	if shown := x.expect("(?s)> .*\n.*> "); strings.Contains(shown, "The user") {
+		t.Errorf("hidden thoughts are shown: %q", shown)
+	}
+	// Ctrl-C takes the line back, and the next ends the conversation only if nothing comes between.
+	x.send("never sent\x03")
+	x.expect("Ctrl-C again")
+	x.expect("> ")
+	x.send("\x1b[A\r") // the line before
+	x.expect("(?s)日本.*\n.*> ")
+	x.send("\x03")
+	x.expect("Ctrl-C again")
+	x.expect("> ")
+	x.send("\x04")
+	if code := x.exits(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	data, err := os.ReadFile(history)
+	if err != nil || !strings.HasPrefix(string(data), "What is the capital of France?\n/stats\n") ||
+		!strings.Contains(string(data), "What is␤␉the capital of 日本?\n") || strings.Contains(string(data), "never") {
+		t.Errorf("history %q, %v", data, err)
+	}
+	if info, err := os.Stat(history); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("others can read what was typed: %v, %v", info.Mode(), err)
+	}
+	data, err = os.ReadFile(transcript)
+	if err != nil || strings.Count(string(data), `"content":"What is\n\tthe capital of 日本?"`) != 2 {
+		t.Errorf("transcript %s, %v", data, err)
+	}
+}
+
+func TestChatTwoCtrlCEndIt(t *testing.T) {
+	x := startTerminal(t, nil, "chat", "-q", "--no-history")
+	x.expect("> ")
+	x.send("\x03")
+	x.expect("> ")
+	x.send("\x03")
+	if code := x.exits(); code != exitInterrupted {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestChatATerminatedProgramRestoresTheTerminal(t *testing.T) {
+	x := startTerminal(t, nil, "chat", "-q", "--no-history")
+	x.expect("> ")
+	x.cmd.Process.Signal(syscall.SIGTERM)
+	if code := x.exits(); code != exitInterrupted {
+		t.Errorf("exit code %d", code)
+	}
+	x.expect(regexp.QuoteMeta(pasteOff))
+}
+
+func TestChatWithoutColours(t *testing.T) {
+	x := startTerminal(t, []string{"NO_COLOR=1"}, "chat", "-q", "--no-history")
+	x.expect("> ")
+	x.send("What is the capital of France?\r")
+	if shown := x.expect("is Paris"); strings.Contains(shown, "\x1b[2m") || !strings.Contains(shown, "| The user") {
+		t.Errorf("%q", shown)
+	}
+	x = startTerminal(t, []string{"TERM=dumb"}, "chat", "-q", "--no-history")
+	x.expect("> ")
+	x.send("What is the capital of France?\r")
+	if shown := x.expect("is Paris"); strings.Contains(shown, "\x1b") {
+		t.Errorf("%q", shown)
+	}
+}
+
+func TestChatCtrlCAtALongPromptKeepsTheConversation(t *testing.T) {
+	x := startTerminal(t, nil, "chat", "-q", "--no-history", "--prefill-chunk", "1", "--threads", "1", "--backend", "generic")
+	x.expect("> ")
+	x.send(pasteStart + strings.Repeat("What is this? ", 600) + pasteEnd + "\r")
+	x.expect("\r\n" + regexp.QuoteMeta(pasteOff))
+	time.Sleep(300 * time.Millisecond)
+	x.send("\x03")
+	x.expect("the message is taken back")
+	x.expect("> ")
+	x.send("What is the capital of France?\r")
+	x.expect("The capital of France is Paris.")
+	x.expect("> ")
+	x.send("\x04")
+	if code := x.exits(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
