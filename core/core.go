@@ -207,7 +207,6 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 
 // makePlan divides the memory.
 func (e *Engine) makePlan(backend kernel.Backend) (memory.Plan, error) {
-	o, c := e.options, e.model.Config
 	vectors, err := graph.VectorBytes(e.model)
 	if err != nil {
 		return memory.Plan{}, err
@@ -216,19 +215,47 @@ func (e *Engine) makePlan(backend kernel.Backend) (memory.Plan, error) {
 	if err != nil {
 		return memory.Plan{}, err
 	}
-	state, position := graph.StateBytes(c)
-	return memory.Make(memory.Request{
-		Total: o.Memory, Trunk: o.TrunkMemory, Experts: o.ExpertMemory,
-		Index: int64(e.model.Index.Len()) * indexBytes, Tokenizer: int64(c.Vocab) * tokenizerBytes, Vectors: int64(vectors),
-		Workspace: func(rows, context int) int64 {
-			return int64(graph.WorkspaceBytes(c, backend, rows, context, o.Threads))
-		},
-		Logits: 4 * int64(c.Vocab), AllLogits: o.AllLogits,
-		State: int64(state), Position: int64(position), Guess: int64(graph.GuessBytes(c)),
-		Sequences: o.Sequences, Context: o.Context, Guesses: o.Guesses, PrefillRows: o.PrefillChunk,
-		TrunkBytes: e.tiles.Bytes(), TileBuffer: int64(e.tiles.BufferBytes()),
-		ExpertSlot: int64(slot), ExpertsAll: (c.Layers - c.DenseLayers) * c.MoE.Experts, TopK: c.MoE.TopK,
+	return plan(e.options, e.model.Config, backend, memory.Request{
+		Index: int64(e.model.Index.Len()) * indexBytes, Vectors: int64(vectors),
+		TrunkBytes: e.tiles.Bytes(), TileBuffer: int64(e.tiles.BufferBytes()), ExpertSlot: int64(slot),
 	})
+}
+
+// plan completes a request, which has the sizes of a checkpoint's parts, by options and geometry, and divides the memory.
+func plan(o Options, c *checkpoint.Config, backend kernel.Backend, r memory.Request) (memory.Plan, error) {
+	state, position := graph.StateBytes(c)
+	r.Total, r.Trunk, r.Experts = o.Memory, o.TrunkMemory, o.ExpertMemory
+	r.Workspace = func(rows, context int) int64 {
+		return int64(graph.WorkspaceBytes(c, backend, rows, context, o.Threads))
+	}
+	r.Tokenizer, r.Logits, r.AllLogits = int64(c.Vocab)*tokenizerBytes, 4*int64(c.Vocab), o.AllLogits
+	r.State, r.Position, r.Guess = int64(state), int64(position), int64(graph.GuessBytes(c))
+	r.Sequences, r.Context, r.Guesses, r.PrefillRows = o.Sequences, o.Context, o.Guesses, o.PrefillChunk
+	r.ExpertsAll, r.TopK = (c.Layers-c.DenseLayers)*c.MoE.Experts, c.MoE.TopK
+	return memory.Make(r)
+}
+
+// PlanGeometry returns, nearly, the plan for a checkpoint of a geometry that is not there yet, stored as released.
+// Options.Memory and Options.Context must be set.
+func PlanGeometry(c *checkpoint.Config, quantized bool, o Options) (memory.Plan, error) {
+	backend, err := kernel.Select(o.Backend)
+	if err != nil {
+		return memory.Plan{}, fmt.Errorf("core: plan: %w", err)
+	}
+	if o.Threads == 0 {
+		o.Threads = kernel.DefaultThreads()
+	}
+	o.Sequences = max(o.Sequences, 1)
+	var r memory.Request
+	for s := range checkpoint.Required(c, quantized) {
+		r.Index += indexBytes
+		if n := specBytes(s); s.Expert < 0 && n < 1<<20 {
+			r.Vectors += 2 * n // widened; most are BF16
+		}
+	}
+	w := WeightsOf(c, quantized)
+	r.TrunkBytes, r.TileBuffer, r.ExpertSlot = w.Trunk, tape.DefaultTileBytes, w.Expert+2*disk.Block
+	return plan(o, c, backend, r)
 }
 
 // What the plan counts for each tensor of the index and for each id of the vocabulary; tests measure both.

@@ -57,10 +57,7 @@ type Weights struct {
 func WeightsOf(c *checkpoint.Config, quantized bool) Weights {
 	w := Weights{ExpertLayers: c.Layers - c.DenseLayers, Experts: c.MoE.Experts, TopK: c.MoE.TopK}
 	for s := range checkpoint.Required(c, quantized) {
-		n := int64(s.DType.Bits()) / 8
-		for _, d := range s.Shape {
-			n *= int64(d)
-		}
+		n := specBytes(s)
 		switch {
 		case s.Expert < 0 && s.Name() != prefixEmbedding:
 			w.Trunk += n
@@ -69,6 +66,14 @@ func WeightsOf(c *checkpoint.Config, quantized bool) Weights {
 		}
 	}
 	return w
+}
+
+func specBytes(s checkpoint.Spec) int64 {
+	n := int64(s.DType.Bits()) / 8
+	for _, d := range s.Shape {
+		n *= int64(d)
+	}
+	return n
 }
 
 const prefixEmbedding = "language_model.model.embed_tokens.weight"

@@ -12,8 +12,8 @@ import (
 
 // commands are the program's, in the order of the help.
 var commands = []func() *cobra.Command{
-	runCommand, chatCommand, tokenizeCommand, detokenizeCommand, planCommand, inspectCommand, fabricateCommand, conformanceCommand,
-	presetsCommand, versionCommand, completionCommand,
+	runCommand, chatCommand, tokenizeCommand, detokenizeCommand, doctorCommand, planCommand, inspectCommand, fabricateCommand, conformanceCommand,
+	downloadCommand, verifyCommand, presetsCommand, versionCommand, completionCommand,
 }
 
 // rootCommand is k3 itself.
