@@ -82,7 +82,7 @@ func modelFiles(model, needed string) (disk.Files, error) {
 func noModel(dir, cause string) error {
 	return coded{exitInput, &hinted{
 		fmt.Errorf("no model in %s: %s", dir, cause),
-		fmt.Sprintf("k3 download --model %s fetches it (1.56 TB); --model demo is the small model built in", dir),
+		fmt.Sprintf("k3 download %s fetches it (1.56 TB); --model demo is the small model built in", quoteArgument(dir)),
 	}}
 }
 

@@ -1,0 +1,316 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k3infer/k3/core/hub"
+)
+
+// The released model, at the commit this version was made for.
+const (
+	releasedRepo     = "moonshotai/Kimi-K3"
+	releasedRevision = "9f62e4e9fffbd0a83ddd60e1c209d828994b3569"
+)
+
+// downloadFlags are the flags of k3 download.
+type downloadFlags struct {
+	repo, revision, endpoint   string
+	include, dirs              []string
+	layers, connections, tries int
+	force, dryRun, asJSON      bool
+	quiet                      bool
+}
+
+func downloadCommand() *cobra.Command {
+	var f downloadFlags
+	cmd := &cobra.Command{
+		Use:   "download [flags] DIR",
+		Short: "Fetch a model into a directory, or go on with that",
+		Long: "Fetch a model from Hugging Face, or from an endpoint that speaks its protocol, into a directory. Interrupted however it may be,\n" +
+			"the same command goes on where it stopped. A file has its name when its checksum is right, and not before.\n\n" +
+			"The files of the model are fetched: weights, configuration, tokenizer, licence. --include 'PATTERN' fetches others.\n" +
+			"The endpoint is --endpoint, else $HF_ENDPOINT, else " + hub.DefaultEndpoint + "; a token is taken from $HF_TOKEN or the file that\n" +
+			"Hugging Face's tools keep, and is sent to no other host.\n\n" +
+			"  k3 download --dry-run ~/k3model                  what would be fetched, and whether there is room\n" +
+			"  k3 download ~/k3model                            1.56 TB\n" +
+			"  k3 download ~/k3model --dir /disk1 --dir /disk2  weights spread over two disks, linked to from ~/k3model",
+		Args: oneArgument("the directory of the model"),
+		RunE: func(cmd *cobra.Command, args []string) error { return download(cmd, args[0], f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.repo, "repo", "", "fetch from the repository `OWNER/NAME` (default: what DIR was fetched from, else "+releasedRepo+")")
+	flags.StringVar(&f.revision, "revision", "", "fetch this commit, branch or tag (default: what DIR was fetched from, else "+releasedRevision[:12]+" of Kimi-K3)")
+	flags.StringVar(&f.endpoint, "endpoint", "", "fetch from the `URL` of another hub (default: $HF_ENDPOINT, else "+hub.DefaultEndpoint+")")
+	flags.StringArrayVar(&f.include, "include", nil, "fetch only files that match `PATTERN`, such as '*.json'; may be repeated")
+	flags.IntVar(&f.layers, "layers", 0, "fetch only the weights of the first `N` layers, and those of no layer")
+	flags.StringArrayVar(&f.dirs, "dir", nil, "put the weights into `DIR`, linked to from the model's; may be repeated to spread them over disks")
+	flags.IntVar(&f.connections, "connections", 8, "ask for `N` ranges at a time")
+	flags.IntVar(&f.tries, "tries", 12, "give up after `N` attempts in a row that bring nothing")
+	flags.BoolVar(&f.force, "force", false, "replace files that are there but are not the repository's")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "say what would be fetched, and fetch nothing")
+	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress")
+	return cmd
+}
+
+func download(cmd *cobra.Command, dir string, f downloadFlags) error {
+	switch {
+	case f.layers < 0 || cmd.Flags().Changed("layers") && f.layers == 0:
+		return usagef("--layers: %d: must be at least 1", f.layers)
+	case f.layers > 0 && f.include != nil:
+		return usagef("--layers and --include: only one of them")
+	case f.connections < 1 || f.connections > 64:
+		return usagef("--connections: %d: must be from 1 to 64", f.connections)
+	case f.tries < 1:
+		return usagef("--tries: %d: must be at least 1", f.tries)
+	}
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return usagef("%s: not a directory", dir)
+	}
+	// A directory goes on with what it was begun with.
+	if m, err := hub.ReadManifest(dir); err == nil && (f.repo == "" || f.repo == m.Repo) {
+		if f.repo = m.Repo; f.revision == "" {
+			f.revision = m.Commit
+		}
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) && !f.force {
+		return coded{exitInput, &hinted{err, "--force replaces it"}}
+	}
+	if f.repo == "" {
+		f.repo = releasedRepo
+	}
+	if f.revision == "" {
+		if f.revision = "main"; f.repo == releasedRepo {
+			f.revision = releasedRevision
+		}
+	}
+	if f.endpoint == "" {
+		f.endpoint = os.Getenv("HF_ENDPOINT")
+	}
+	token, err := hub.Token(os.Getenv)
+	if err != nil {
+		return err
+	}
+	c, err := hub.New(hub.Options{Endpoint: f.endpoint, Token: token, Tries: f.tries, UserAgent: "k3 (" + runtime.GOOS + ")"})
+	if err != nil {
+		return hubError(err, dir, f)
+	}
+	defer c.Close()
+	if c.TokenWithheld() {
+		fmt.Fprintln(cmd.ErrOrStderr(), "k3: the token is not sent, since "+c.Endpoint()+" is not https")
+	}
+
+	ctx, first, stop := interrupts(cmd.Context())
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // the first signal is enough: nothing is lost
+		select {
+		case <-first:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.clear()
+	line.show(time.Now(), "looking up "+f.repo)
+	s, err := c.Snapshot(ctx, f.repo, f.revision)
+	if err != nil {
+		return hubError(err, dir, f)
+	}
+	plan, err := c.MakePlan(ctx, s, hub.Request{Dir: dir, Dirs: f.dirs, Include: f.include, Layers: f.layers, Force: f.force})
+	line.clear()
+	if f.dryRun && plan != nil {
+		if e := writePlan(cmd.OutOrStdout(), plan, f.asJSON); e != nil {
+			return e
+		}
+	}
+	if err != nil {
+		return hubError(err, dir, f)
+	}
+	if f.dryRun {
+		return nil
+	}
+	var p pace
+	result, err := c.Download(ctx, plan, hub.Config{
+		Connections: f.connections,
+		Progress:    func(at hub.Progress) { line.show(time.Now(), downloadLine(&p, at)) },
+		Done: func(i hub.Item) {
+			if f.quiet {
+				return
+			}
+			line.clear()
+			fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s: %s, checksum right\n", i.Name, size(i.Size))
+		},
+	})
+	line.clear()
+	if err != nil {
+		return hubError(err, dir, f)
+	}
+	if f.asJSON {
+		return writeJSON(cmd.OutOrStdout(), struct {
+			*hub.Plan
+			Received int64   `json:"received"`
+			Seconds  float64 `json:"seconds"`
+		}{plan, result.Received, result.Elapsed.Seconds()})
+	}
+	if f.quiet {
+		return nil
+	}
+	return writeDownloaded(cmd.ErrOrStderr(), plan, result, dir)
+}
+
+// writeDownloaded says what came of it.
+func writeDownloaded(w io.Writer, p *hub.Plan, r hub.Result, dir string) error {
+	if r.Files == 0 {
+		_, err := fmt.Fprintf(w, "k3: %s, %s, all there with the right checksum\n", plural(len(p.Items), "file", "files"), size(p.Total))
+		return err
+	}
+	rate := ""
+	if s := r.Elapsed.Seconds(); s > 0 && r.Received > 0 {
+		rate = fmt.Sprintf(" in %s, %s/s", seconds(s), size(int64(float64(r.Received)/s)))
+	}
+	_, err := fmt.Fprintf(w, "k3: %d of %s fetched, %s%s\nk3: k3 verify %s checks the model they make\n",
+		r.Files, plural(len(p.Items), "file", "files"), size(r.Received), rate, quoteArgument(dir))
+	return err
+}
+
+// hubError gives an error of package hub its exit code and says what to do.
+func hubError(err error, dir string, f downloadFlags) error {
+	is := func(target error) bool { return errors.Is(err, target) }
+	hint := func(code int, format string, args ...any) error {
+		return coded{code, &hinted{err, fmt.Sprintf(format, args...)}}
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return coded{exitInterrupted, &hinted{errors.New("interrupted"), "the same command goes on where it stopped"}}
+	case is(hub.ErrRequest):
+		return coded{exitUsage, err}
+	case is(hub.ErrExists):
+		return hint(exitInput, "--force replaces them; --dir or another directory leaves them alone")
+	case is(hub.ErrManifest):
+		return hint(exitInput, "--force lets the directory become the other one; another directory leaves it alone")
+	case is(hub.ErrAccess):
+		return hint(exitFailed, "set HF_TOKEN to a token with access to %s, and accept its terms on the hub if it has any", f.repo)
+	case is(hub.ErrSpace):
+		return hint(exitFailed, "--dir DIR, repeated, spreads the weights over several disks; --layers N fetches a part")
+	case is(hub.ErrDigest), is(hub.ErrChanged):
+		return hint(exitFailed, "the other files are kept; the same command tries these again")
+	case is(hub.ErrNotFound), is(hub.ErrMetadata), is(hub.ErrBusy):
+		return coded{exitFailed, err}
+	}
+	return hint(exitFailed, "the same command goes on where it stopped")
+}
+
+// downloadLine is the progress line of a download.
+func downloadLine(p *pace, at hub.Progress) string {
+	if at.Checking {
+		p.start(at.Total)
+		return fmt.Sprintf("checking %s of %s%s, %s", size(at.Done), size(at.Total), p.update(time.Now(), at.Done, at.Total), at.Name)
+	}
+	p.start(-at.Total)
+	return fmt.Sprintf("%s of %s (%s)%s, %s", size(at.Done), size(at.Total), percent(at.Done, at.Total), p.update(time.Now(), at.Done, at.Total), at.Name)
+}
+
+func percent(done, total int64) string {
+	if total <= 0 {
+		return "100%"
+	}
+	return fmt.Sprintf("%.1f%%", 100*float64(done)/float64(total))
+}
+
+// pace says how fast something goes and when it will be done, by its last half minute.
+type pace struct {
+	of   int64 // what the samples are of
+	at   []time.Time
+	done []int64
+}
+
+// start forgets the samples when something else begins.
+func (p *pace) start(of int64) {
+	if p.of != of {
+		*p = pace{of: of}
+	}
+}
+
+// update is ", RATE, TIME left", or nothing yet.
+func (p *pace) update(now time.Time, done, total int64) string {
+	const window = 30 * time.Second
+	p.at, p.done = append(p.at, now), append(p.done, done)
+	for len(p.at) > 2 && now.Sub(p.at[1]) > window {
+		p.at, p.done = p.at[1:], p.done[1:]
+	}
+	elapsed, bytes := now.Sub(p.at[0]).Seconds(), done-p.done[0]
+	if elapsed < 1 || bytes <= 0 {
+		return ""
+	}
+	rate := float64(bytes) / elapsed
+	left := time.Duration(float64(total-done) / rate * float64(time.Second))
+	return fmt.Sprintf(", %s/s, %s left", size(int64(rate)), longTime(left))
+}
+
+// longTime writes a time that may be days.
+func longTime(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return d.Round(time.Second).String()
+}
+
+// writePlan says what a download would do.
+func writePlan(w io.Writer, p *hub.Plan, asJSON bool) error {
+	if asJSON {
+		return writeJSON(w, p)
+	}
+	fmt.Fprintf(w, "%s at %s from %s\n\n", p.Repo, p.Commit, p.Endpoint)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "FILE\tBYTES\tNOW\tWHERE")
+	for _, i := range p.Items {
+		now := string(i.State)
+		if i.State == hub.Partial {
+			now = percent(i.Have, i.Size)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", i.Name, i.Size, now, i.Path)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nto fetch: %s of %s in %s\n", size(p.Fetch), size(p.Total), plural(len(p.Items), "file", "files"))
+	for _, d := range p.Disks {
+		fmt.Fprintf(w, "disk of %s: %s free, %s needed\n", strings.Join(d.Dirs, ", "), size(d.Free), size(d.Need))
+	}
+	if slices.ContainsFunc(p.Items, func(i hub.Item) bool { return i.State == hub.Unchecked }) {
+		fmt.Fprintln(w, "unchecked files are read first; those with the right checksum stay")
+	}
+	if slices.ContainsFunc(p.Items, func(i hub.Item) bool { return i.State == hub.Wrong }) {
+		fmt.Fprintln(w, "wrong files are replaced with --force only")
+	}
+	return nil
+}
+
+// quoteArgument writes an argument as a shell takes it.
+func quoteArgument(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/=:,@+", r) || r == '\\' && runtime.GOOS == "windows")
+	}) {
+		return s
+	}
+	if runtime.GOOS == "windows" {
+		return `"` + s + `"`
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

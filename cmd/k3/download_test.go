@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/k3infer/k3/core/hub/hubtest"
+)
+
+// TestHubScripts runs testdata/hub/*.txtar, each with a hub of its own at $HUB that has the demonstration model in the place of
+// the released one. Besides the commands of testscript they know
+//
+//	code N k3 ARGS...    the exit code is N
+//	flip FILE OFFSET     changes a bit of the byte at the offset, from the end if it is negative
+//	wants TOKEN          from now on, the hub answers only to those who have the token
+func TestHubScripts(t *testing.T) {
+	files := map[string][]byte{"figures/logo.png": []byte("PNG"), "modeling.py": []byte("import torch")}
+	const model = "../../presets/demo/checkpoint"
+	entries, err := os.ReadDir(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if files[e.Name()], err = os.ReadFile(filepath.Join(model, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type key struct{}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/hub",
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		Setup: func(env *testscript.Env) error {
+			h := hubtest.New(files)
+			env.Defer(h.Close)
+			env.Values[key{}] = h
+			env.Setenv("HUB", h.URL())
+			env.Setenv("HF_ENDPOINT", h.URL())
+			env.Setenv("HF_HOME", env.WorkDir)
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"code": func(ts *testscript.TestScript, neg bool, args []string) {
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				code := 0
+				if err := ts.Exec(args[1], args[2:]...); err != nil {
+					exit := &exec.ExitError{}
+					if !errors.As(err, &exit) {
+						ts.Fatalf("%v", err)
+					}
+					code = exit.ExitCode()
+				}
+				if code != want {
+					ts.Fatalf("exit code %d, want %d", code, want)
+				}
+			},
+			"flip": func(ts *testscript.TestScript, neg bool, args []string) {
+				path := ts.MkAbs(args[0])
+				data, err := os.ReadFile(path)
+				ts.Check(err)
+				at, err := strconv.Atoi(args[1])
+				ts.Check(err)
+				if at < 0 {
+					at += len(data)
+				}
+				data[at] ^= 1
+				ts.Check(os.WriteFile(path, data, 0o644))
+			},
+			"wants": func(ts *testscript.TestScript, neg bool, args []string) {
+				ts.Value(key{}).(*hubtest.Hub).SetToken(args[0])
+			},
+		},
+	})
+}
+
+func TestPaceSaysHowFastAndHowLong(t *testing.T) {
+	var p pace
+	p.start(1)
+	now := time.Unix(1000, 0)
+	if s := p.update(now, 0, 1e9); s != "" {
+		t.Errorf("at first %q", s)
+	}
+	for i := 1; i <= 100; i++ {
+		s := p.update(now.Add(time.Duration(i)*time.Second), int64(i)*1e6, 1e9)
+		if want := ", 1.00 MB/s, " + longTime(time.Duration(1000-i)*time.Second) + " left"; s != want {
+			t.Fatalf("after %d s %q, want %q", i, s, want)
+		}
+	}
+	if len(p.at) > 35 {
+		t.Errorf("%d samples are kept", len(p.at))
+	}
+	for d, want := range map[time.Duration]string{59 * time.Second: "59s", 90 * time.Minute: "1h30m", 50 * time.Hour: "2d2h"} {
+		if got := longTime(d); got != want {
+			t.Errorf("%v is %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestArgumentsAreQuotedForTheShell(t *testing.T) {
+	for in, want := range map[string]string{"/a/b-1.x": "/a/b-1.x", "a b": "'a b'", "": "''", "it's": `'it'\''s'`, "$(x)": "'$(x)'"} {
+		if got := quoteArgument(in); got != want && !strings.HasPrefix(got, `"`) {
+			t.Errorf("%q is quoted as %s, want %s", in, got, want)
+		}
+	}
+}

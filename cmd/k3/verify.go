@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/hub"
+	"github.com/k3infer/k3/core/verify"
+	"github.com/k3infer/k3/presets"
+	"github.com/k3infer/k3/presets/demo"
+)
+
+func verifyCommand() *cobra.Command {
+	var deep, restart, asJSON, quiet bool
+	var readers int
+	cmd := &cobra.Command{
+		Use:   "verify [flags] DIR",
+		Short: "Prove that a model is whole, or say which files to fetch again",
+		Long: "Check a model's directory (demo is the built-in one) and list everything that is wrong with it: the header of every shard, every\n" +
+			"tensor against config.json, the tokenizer, sizes and, where the files were fetched by k3 download, checksums. That reads little;\n" +
+			"--deep reads every byte, around the page cache: the checksums of all shards, and numbers that no weight has (NaN, infinity, a\n" +
+			"scale byte of 255). Interrupted, it goes on where it stopped.\n\n" +
+			"The exit code is 0 if all is well, 3 if not.",
+		Args: oneArgument("a model's directory"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if readers < 1 || readers > 64 {
+				return usagef("--readers: %d: must be from 1 to 64", readers)
+			}
+			return verifyModel(cmd, args[0], verify.Options{Deep: deep, Restart: restart, Readers: readers}, asJSON, quiet)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&deep, "deep", false, "read every byte")
+	flags.BoolVar(&restart, "restart", false, "read all again, also what an interrupted --deep has read")
+	flags.IntVar(&readers, "readers", runtime.NumCPU(), "read `N` files at a time; 1 may be faster on a disk that turns")
+	flags.BoolVar(&asJSON, "json", false, "write JSON")
+	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress")
+	return cmd
+}
+
+func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet bool) error {
+	files, place := demo.Files(), ""
+	if dir != presets.DemoModel {
+		switch info, err := os.Stat(dir); {
+		case err != nil:
+			return noModel(dir, "there is no such directory")
+		case !info.IsDir():
+			return inputf("%s: not a directory", dir)
+		}
+		files, place = disk.Dir(dir), dir
+	}
+	ctx, first, stop := interrupts(cmd.Context())
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-first:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), quiet)
+	defer line.clear()
+	line.show(time.Now(), "checking "+dir)
+	var p pace
+	o.Progress = func(at verify.Progress) {
+		line.show(time.Now(), fmt.Sprintf("read %s of %s (%s)%s, %s", size(at.Done), size(at.Total), percent(at.Done, at.Total),
+			p.update(time.Now(), at.Done, at.Total), at.Name))
+	}
+	start := time.Now()
+	r, err := verify.Check(ctx, files, place, o)
+	line.clear()
+	switch {
+	case errors.Is(err, context.Canceled) && o.Deep:
+		return coded{exitInterrupted, &hinted{errors.New("interrupted"), "the same command goes on where it stopped"}}
+	case err != nil:
+		return err
+	}
+	command := fetchCommand(r, dir)
+	if asJSON {
+		err = writeJSON(cmd.OutOrStdout(), struct {
+			*verify.Report
+			Command string  `json:"command,omitempty"`
+			Seconds float64 `json:"seconds"`
+		}{r, command, time.Since(start).Seconds()})
+	} else {
+		err = writeVerified(cmd.OutOrStdout(), r, command, time.Since(start))
+	}
+	if err != nil || r.OK {
+		return err
+	}
+	return inputf("%s: %s", dir, plural(len(r.Problems), "problem", "problems"))
+}
+
+// fetchCommand is the command that fetches what is missing or damaged, "" if nothing is.
+func fetchCommand(r *verify.Report, dir string) string {
+	if len(r.Missing)+len(r.Damaged) == 0 || dir == presets.DemoModel {
+		return ""
+	}
+	args := []string{"k3", "download", quoteArgument(dir)}
+	if r.Repo == "" && !released(r) {
+		args = append(args, "--repo", "OWNER/NAME")
+	}
+	if r.Endpoint != "" && r.Endpoint != hub.DefaultEndpoint {
+		args = append(args, "--endpoint", quoteArgument(r.Endpoint))
+	}
+	// What is merely missing is what the command fetches anyway, if that is many.
+	const few = 4
+	if len(r.Damaged) > 0 || len(r.Missing) <= few {
+		for _, list := range [][]string{r.Missing, r.Damaged} {
+			for _, name := range list {
+				args = append(args, "--include", quoteArgument(name))
+			}
+		}
+	}
+	if len(r.Damaged) > 0 {
+		args = append(args, "--force")
+	}
+	return strings.Join(args, " ")
+}
+
+// released tells by the names of the shards whether this can be the released model.
+func released(r *verify.Report) bool {
+	for _, f := range r.Files {
+		if strings.HasSuffix(f.Name, "-of-000096.safetensors") {
+			return true
+		}
+	}
+	return false
+}
+
+// writeVerified says what was found.
+func writeVerified(w io.Writer, r *verify.Report, command string, took time.Duration) error {
+	const most = 20 // problems of one file; --json has all
+	shown, file := 0, ""
+	for i, p := range r.Problems {
+		if i == 0 || p.File != file {
+			shown, file = 0, p.File
+		}
+		if shown++; shown > most {
+			if i+1 == len(r.Problems) || r.Problems[i+1].File != file {
+				fmt.Fprintf(w, "%s: and %d more problems; --json lists them\n", file, shown-most)
+			}
+			continue
+		}
+		name, published := p.File, ""
+		if name == "" {
+			name = r.Path
+		}
+		if p.Published && r.Repo != "" {
+			published = " (the file is as published: to fetch it again would not help)"
+		}
+		fmt.Fprintf(w, "%s: %s%s\n", name, strings.NewReplacer("\n", `\n`, "\r", `\r`).Replace(p.Text), published)
+	}
+	counts := map[verify.Result]int{}
+	shards := 0
+	for _, f := range r.Files {
+		counts[f.Result]++
+		if strings.HasSuffix(f.Name, ".safetensors") && f.Result != verify.Absent {
+			shards++
+		}
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	var sums []string
+	for _, result := range []verify.Result{verify.Right, verify.Different, verify.Unknown, verify.NotRead, verify.Absent} {
+		if n := counts[result]; n > 0 {
+			text := map[verify.Result]string{
+				verify.Right: "with the published checksum", verify.Different: "that are not as published", verify.Unknown: "read, with nothing to compare with",
+				verify.NotRead: "not read (--deep does)", verify.Absent: "missing",
+			}[result]
+			sums = append(sums, fmt.Sprintf("%d %s", n, text))
+		}
+	}
+	fmt.Fprintf(w, "%s: %s in %s, %s; files: %s; %s\n", r.Path, plural(r.Tensors, "tensor", "tensors"), plural(shards, "shard", "shards"), size(r.Bytes), strings.Join(sums, ", "), seconds(took.Seconds()))
+	if command != "" {
+		_, err := fmt.Fprintf(w, "\nthis fetches what is missing or damaged:\n\n  %s\n", command)
+		return err
+	}
+	if r.OK {
+		_, err := fmt.Fprintln(w, "no problems found")
+		return err
+	}
+	return nil
+}
