@@ -41,6 +41,20 @@ func tree(acc *[lanes]float32) float32 {
 	return kernel.Canonical(acc[0])
 }
 
+// accumulate adds the products of a block to the accumulators: acc[l] = kernel.FMA(w[l], x[l], acc[l]), whose usual case is
+// written out, because a call an element would cost several times as much.
+func accumulate(acc, w, x *[lanes]float32) {
+	a, wl, xl := acc[:], w[:], x[:]
+	for l, c := range a {
+		s := float64(wl[l])*float64(xl[l]) + float64(c)
+		if !kernel.DoublyRounded(s) {
+			a[l] = float32(s)
+			continue
+		}
+		a[l] = kernel.FMA(wl[l], xl[l], c)
+	}
+}
+
 // Dot widens each row 32 elements at a time and feeds them to the accumulators of every vector.
 func (Backend) Dot(dst []float32, stride int, w kernel.Tile, x []float32, vectors int) {
 	row := w.Format.RowBytes(w.Stride)
@@ -53,10 +67,7 @@ func (Backend) Dot(dst []float32, stride int, w kernel.Tile, x []float32, vector
 		for ; i+lanes <= n; i += lanes {
 			widen(&wide, w, data, r, i, lanes)
 			for v := range vectors {
-				a, xv := &acc[v], (*[lanes]float32)(x[v*n+i:])
-				for l := range a {
-					a[l] = kernel.FMA(wide[l], xv[l], a[l])
-				}
+				accumulate(&acc[v], &wide, (*[lanes]float32)(x[v*n+i:]))
 			}
 		}
 		if i < n {
@@ -80,13 +91,15 @@ func widen(wide *[lanes]float32, w kernel.Tile, data []byte, r, i, n int) {
 	switch w.Format {
 	case kernel.F32:
 		d := data[4*i : 4*(i+n)]
-		for l := range n {
-			wide[l] = math.Float32frombits(le.Uint32(d[4*l:]))
+		for l := range wide[:n] {
+			wide[l] = math.Float32frombits(le.Uint32(d))
+			d = d[4:]
 		}
 	case kernel.BF16:
 		d := data[2*i : 2*(i+n)]
-		for l := range n {
-			wide[l] = math.Float32frombits(uint32(le.Uint16(d[2*l:])) << 16)
+		for l := range wide[:n] {
+			wide[l] = math.Float32frombits(uint32(le.Uint16(d)) << 16)
+			d = d[2:]
 		}
 	case kernel.F16:
 		d := data[2*i : 2*(i+n)]
@@ -177,10 +190,7 @@ func dot(a, b []float32) float32 {
 	var acc [lanes]float32
 	i := 0
 	for ; i+lanes <= len(a); i += lanes {
-		p, q := (*[lanes]float32)(a[i:]), (*[lanes]float32)(b[i:])
-		for l := range acc {
-			acc[l] = kernel.FMA(p[l], q[l], acc[l])
-		}
+		accumulate(&acc, (*[lanes]float32)(a[i:]), (*[lanes]float32)(b[i:]))
 	}
 	for l := range len(a) - i {
 		acc[l] = kernel.FMA(a[i+l], b[i+l], acc[l])

@@ -13,15 +13,20 @@ import "math"
 // keeps fewer bits than the test for ties assumes; those cases go through round-to-odd. A compiler that fuses the
 // expression changes nothing, since the product is exact.
 func FMA(a, b, c float32) float32 {
-	s := float64(a)*float64(b) + float64(c)
-	bits := math.Float64bits(s)
-	if bits&(1<<29-1) == 1<<28 || bits<<1-1 < smallest<<1-1 {
-		return fmaOdd(a, b, c)
+	if s := float64(a)*float64(b) + float64(c); !DoublyRounded(s) {
+		return float32(s)
 	}
-	return float32(s)
+	return fmaOdd(a, b, c)
 }
 
-// smallest is the float64 pattern of 2^-126, the smallest normal float32. The comparison in FMA is on patterns shifted
+// DoublyRounded says that rounding s, a float64 sum of a float32 and a product of two, to float32 may not give the float32
+// nearest to the exact sum: FMA then has to look closer. Loops that cannot afford a call an element ask it themselves.
+func DoublyRounded(s float64) bool {
+	bits := math.Float64bits(s)
+	return bits&(1<<29-1) == 1<<28 || bits<<1-1 < smallest<<1-1
+}
+
+// smallest is the float64 pattern of 2^-126, the smallest normal float32. The comparison in DoublyRounded is on patterns shifted
 // left to drop the sign and lowered by one to let an exact zero pass.
 const smallest = (1023 - 126) << 52
 
