@@ -11,11 +11,12 @@ import (
 type Prefixes struct {
 	engine *Engine
 	states *session.Prefixes[*graph.State]
+	dir    *prefixDir // nil: none
 }
 
 // NewPrefixes returns an empty store that takes up to budget bytes outside the Go heap. Close frees it.
 func (e *Engine) NewPrefixes(budget int64) *Prefixes {
-	return &Prefixes{e, session.NewPrefixes(budget, (*graph.State).Free)}
+	return &Prefixes{engine: e, states: session.NewPrefixes(budget, (*graph.State).Free)}
 }
 
 // Keep remembers the computed part of the sequence as it is now. Where states share positions of a text, they share
@@ -23,8 +24,16 @@ func (e *Engine) NewPrefixes(budget int64) *Prefixes {
 func (p *Prefixes) Keep(s *Sequence) error {
 	p.engine.passing.Lock()
 	defer p.engine.passing.Unlock()
-	if s.Computed() == 0 || !p.states.Reserve(s.state.Bytes()) { // before there is another copy
+	if s.Computed() == 0 || s.Err() != nil {
 		return s.Err()
+	}
+	if p.dir != nil {
+		if err := p.dir.keep(s); err != nil {
+			return err
+		}
+	}
+	if !p.states.Reserve(s.state.Bytes()) { // before there is another copy
+		return nil
 	}
 	state, err := s.state.Clone()
 	if err != nil {
@@ -37,9 +46,14 @@ func (p *Prefixes) Keep(s *Sequence) error {
 // Sequence returns a new sequence of the given ids, of which those a kept text covers are computed and the rest wait. At
 // least one waits, so that there are logits to come.
 func (p *Prefixes) Sequence(ids []int) (*Sequence, error) {
+	kept, length, ok := p.states.Longest(ids)
+	if p.dir != nil {
+		if s := p.dir.longest(ids, length); s != nil {
+			return s, nil
+		}
+	}
 	p.engine.passing.Lock()
 	defer p.engine.passing.Unlock()
-	kept, _, ok := p.states.Longest(ids)
 	var state *graph.State
 	var err error
 	if ok {

@@ -2,7 +2,10 @@ package core_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/k3infer/k3/core"
@@ -86,5 +89,125 @@ func TestALongPromptCanBeKeptBetweenItsPasses(t *testing.T) {
 	o.OnPrefill = func() error { return core.ErrPrompt }
 	if _, err := e.Generate(t.Context(), sequence(t, e), long, o, nil); !errors.Is(err, core.ErrPrompt) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestAPrefixOnDiskIsFoundLater(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "prefixes")
+	first := open(t, core.Options{})
+	kept := first.NewPrefixes(0) // nothing in memory
+	t.Cleanup(kept.Close)
+	if err := kept.OnDisk(dir, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	s := sequence(t, first)
+	out, err := first.Generate(t.Context(), s, prompt, seeded, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := slices.Concat(prompt, out.IDs)
+	for range 2 { // the second finds the file
+		if err := kept.Keep(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	short := sequence(t, first)
+	if _, err := first.Generate(t.Context(), short, prompt[:2], core.GenerateOptions{MaxTokens: 1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := kept.Keep(short); err != nil {
+		t.Fatal(err)
+	}
+	files := func() []string {
+		found, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if n := len(files()); n != 2 {
+		t.Fatalf("%d files", n)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "note"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "foreign.k3s"), []byte("no session"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	second := open(t, core.Options{Threads: 1})
+	later := second.NewPrefixes(1 << 30)
+	t.Cleanup(later.Close)
+	if err := later.OnDisk(dir, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	computed := func(ids []int) int {
+		t.Helper()
+		a, err := later.Sequence(ids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		n := a.Computed()
+		got, err := second.Generate(t.Context(), a, nil, seeded, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, err := second.Generate(t.Context(), sequence(t, second), ids, seeded, nil); err != nil || !slices.Equal(got.IDs, want.IDs) {
+			t.Errorf("%v: %v, want %v, %v", ids, got.IDs, want.IDs, err)
+		}
+		return n
+	}
+	if n := computed(append(text, 3)); n != len(text)-1 {
+		t.Errorf("%d of %d were computed", n, len(text))
+	}
+	if n := computed(append(slices.Clone(prompt[:2]), 30, 31)); n != 2 {
+		t.Errorf("%d of 2 were computed", n)
+	}
+	if n := computed([]int{30, 31}); n != 0 {
+		t.Errorf("%d of another text were computed", n)
+	}
+	// A damaged file is passed over.
+	for _, f := range files() {
+		if data, err := os.ReadFile(f); err == nil && len(data) > 100 {
+			data[len(data)-40]++
+			if err := os.WriteFile(f, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := computed(append(text, 3)); n != 0 || len(files()) != 2 {
+		t.Errorf("%d were computed from a damaged file, which is still there: %v", n, files())
+	}
+	// What never fits costs nothing; above the budget the oldest leave.
+	keep := func(budget int64, ids ...int) {
+		t.Helper()
+		s := sequence(t, second)
+		if _, err := second.Generate(t.Context(), s, ids, core.GenerateOptions{MaxTokens: 1}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(later.OnDisk(dir, budget), later.Keep(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if keep(1, 40, 41, 42); len(files()) != 2 {
+		t.Errorf("what never fits: %v", files())
+	}
+	keep(1<<30, 40, 41, 42)
+	names := files()
+	info, err := os.Stat(names[0])
+	if err != nil || len(names) != 3 {
+		t.Fatalf("%v, %v", names, err)
+	}
+	keep(info.Size()*3/2, 50, 51, 52)
+	names = files()
+	if i := slices.IndexFunc(names, func(f string) bool { return strings.HasSuffix(f, "note") }); i < 0 || len(names) != 2 {
+		t.Errorf("%v: there should be one state and the note", names)
+	}
+	if n := computed([]int{50, 51, 52, 1}); n != 3 {
+		t.Errorf("%d of the newest text were computed", n)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "note")); err != nil {
+		t.Error("a file that is none of its own was removed")
 	}
 }

@@ -70,15 +70,21 @@ func (s *Sequence) Save(path string, extra json.RawMessage) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	c := s.engine.model.Config
-	h := session.Header{
-		Program: "k3", Model: fmt.Sprintf("%d layers, hidden %d, %d experts", c.Layers, c.Hidden, c.MoE.Experts), Fingerprint: fingerprint,
-		IDs: s.ids, Computed: s.state.Len(), StateBytes: s.state.Bytes(), Extra: extra,
-	}
+	h := s.header(fingerprint, s.ids)
+	h.Extra = extra
 	return session.Write(path, h, func(w io.Writer) error {
 		_, err := s.state.WriteTo(w)
 		return err
 	})
+}
+
+// header describes a session of the state and of ids, which begin with those computed.
+func (s *Sequence) header(fingerprint string, ids []int) session.Header {
+	c := s.engine.model.Config
+	return session.Header{
+		Program: "k3", Model: fmt.Sprintf("%d layers, hidden %d, %d experts", c.Layers, c.Hidden, c.MoE.Experts), Fingerprint: fingerprint,
+		IDs: ids, Computed: s.state.Len(), StateBytes: s.state.Bytes(),
+	}
 }
 
 // LoadSequence restores what Save wrote, bit for bit, and returns what the caller had it keep. A file that is damaged or

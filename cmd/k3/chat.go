@@ -35,6 +35,7 @@ var (
 type chatFlags struct {
 	thinking, effort, system  string
 	save, resume, transcript  string
+	prefixDir, prefixDisk     string
 	history                   string
 	replace, noHistory, quiet bool
 }
@@ -61,6 +62,8 @@ func chatCommand() *cobra.Command {
 	flags.StringVar(&f.resume, "resume", "", "go on with the conversation in `FILE`")
 	flags.StringVar(&f.save, "save", "", "keep the conversation in `FILE`, state and all, after each turn; as text, if it ends in .jsonl")
 	flags.StringVar(&f.transcript, "transcript", "", "write what was said to `FILE` after each turn (JSON lines)")
+	flags.StringVar(&f.prefixDir, "prefix-dir", "", "keep states of the conversation in `DIR`, where others that begin alike find them")
+	flags.StringVar(&f.prefixDisk, "prefix-disk", "8GiB", "`SIZE` that they may take there")
 	addConfigFlags(cmd, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed",
 		"memory", "trunk-memory", "expert-memory", "policy", "context", "prefill-chunk", "speculate", "threads", "backend")
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
@@ -82,6 +85,10 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	}
 	if err := oneOf("--effort", f.effort, efforts); err != nil {
 		return err
+	}
+	size, err := presets.ParseSize(f.prefixDisk)
+	if err != nil {
+		return usagef("--prefix-disk: %w", err)
 	}
 	if f.noHistory && f.history != "" {
 		return usagef("--history and --no-history exclude each other")
@@ -137,6 +144,11 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 		return err
 	}
 	defer conversation.close()
+	if f.prefixDir != "" {
+		if err := conversation.prefixes.OnDisk(f.prefixDir, int64(size)); err != nil {
+			return err
+		}
+	}
 	t := &talk{conversation: conversation, flags: f, shown: f.thinking, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
 	if f.resume != "" {
 		if err := t.open(f.resume); err != nil {
@@ -191,6 +203,7 @@ type talk struct {
 	shown    string // thinkingShow or thinkingHide
 	out, err io.Writer
 	editor   *editor // nil unless someone is at the terminal
+	told     bool    // that states cannot be kept
 	style    style
 }
 
@@ -283,6 +296,10 @@ func (t *talk) answer(parent context.Context,
 	}
 	if ctx.Err() != nil {
 		return errInterrupted
+	}
+	if t.unkept != nil && !t.told {
+		t.told = true
+		t.note("states are not kept: %v", t.unkept)
 	}
 	if t.turns > turns {
 		if e := t.saveTurn(); e != nil {

@@ -29,8 +29,9 @@ type conversation struct {
 	asked    []int  // what the last answer followed
 	tries    uint64 // of the last answer, beyond the first
 	last     turn
-	turns    int // that had an answer
-	computed int // tokens
+	unkept   error // why states cannot be kept
+	turns    int   // that had an answer
+	computed int   // tokens
 	guesses  core.Guesses
 }
 
@@ -292,8 +293,12 @@ func (c *conversation) hold(ids []int) error {
 	return nil
 }
 
-// keep remembers the state of the sequence. What cannot be kept is computed again, so errors do not matter.
-func (c *conversation) keep() { _ = c.prefixes.Keep(c.sequence) }
+// keep remembers the state of the sequence. What cannot be kept is computed again, so that an error ends nothing.
+func (c *conversation) keep() {
+	if err := c.prefixes.Keep(c.sequence); err != nil {
+		c.unkept = err
+	}
+}
 
 // savedConversation is what a session file has of a conversation, besides its sequence.
 type savedConversation struct {

@@ -221,7 +221,7 @@ func TestChatWithoutColours(t *testing.T) {
 func TestChatCtrlCAtALongPromptKeepsTheConversation(t *testing.T) {
 	x := startTerminal(t, nil, "chat", "-q", "--no-history", "--prefill-chunk", "1", "--threads", "1", "--backend", "generic")
 	x.expect("> ")
-	x.send(pasteStart + strings.Repeat("What is this? ", 600) + pasteEnd + "\r")
+	x.send(pasteStart + strings.Repeat("What is this? ", 300) + pasteEnd + "\r")
 	x.expect("\r\n" + regexp.QuoteMeta(pasteOff))
 	time.Sleep(300 * time.Millisecond)
 	x.send("\x03")
