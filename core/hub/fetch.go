@@ -692,7 +692,9 @@ func contentRange(s string) (first, last, total int64, ok bool) {
 	}
 	var err, err2, err3 error
 	if total = -1; size != "*" {
-		total, err = strconv.ParseInt(size, 10, 64)
+		if total, err = strconv.ParseInt(size, 10, 64); total < 0 {
+			return 0, 0, -1, false
+		}
 	}
 	if span == "*" {
 		return 0, -1, total, err == nil && total >= 0

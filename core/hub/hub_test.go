@@ -557,8 +557,8 @@ func TestAFileThatChangesBetweenRequestsIsBegunAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	holds(t, dir, files, needed...)
-	if n.Load() < 8 {
-		t.Errorf("%d requests: the first blocks were not fetched again", n.Load())
+	if n := n.Load(); n < 8 || n > 9 {
+		t.Errorf("%d requests, want 2 and then 6 or 7: only what is of the old file is worth nothing", n)
 	}
 
 	// One that goes on changing is given up.
@@ -1053,6 +1053,7 @@ func TestABodyThatStallsIsAskedForAgain(t *testing.T) {
 		if q.CDN && n.Add(1) == 1 {
 			w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-8191/%d", len(model()[shard1])))
 			w.WriteHeader(http.StatusPartialContent)
+			w.Write(model()[shard1][:500])
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 			return true
