@@ -92,10 +92,10 @@ var units = []struct {
 	level int
 	dir   string
 }{
-	{0, "core/kernel"}, {0, "core/memory"},
+	{0, "core/kernel"}, {0, "core/memory"}, {0, "core/internal"},
 	{1, "core/disk"},
 	{2, "core/checkpoint"}, {2, "core/tokenizer"}, {2, "core/sample"}, {2, "core/hub"},
-	{3, "core/tape"}, {3, "core/experts"}, {3, "core/chat"}, {3, "core/verify"},
+	{3, "core/tape"}, {3, "core/pack"}, {3, "core/experts"}, {3, "core/chat"}, {3, "core/verify"},
 	{4, "core/graph"},
 	{5, "core/session"}, {5, "core/speculate"},
 	{6, "core"},

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/k3infer/k3/core/checkpoint/internal/strictjson"
+	"github.com/k3infer/k3/core/internal/strictjson"
 )
 
 // Config is the validated geometry of a model. All sizes are at least 1 unless their comment says otherwise; products of

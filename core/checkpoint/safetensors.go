@@ -11,8 +11,8 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/k3infer/k3/core/checkpoint/internal/strictjson"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/strictjson"
 )
 
 const (

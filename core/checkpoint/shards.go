@@ -12,8 +12,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/k3infer/k3/core/checkpoint/internal/strictjson"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/strictjson"
 )
 
 const indexFile = "model.safetensors.index.json"

@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/disk"
 )
 
 var (
@@ -205,14 +206,7 @@ func (w *writer) room(needed int64) error {
 	if len(entries) > 0 && !w.o.Force {
 		return fmt.Errorf("%w: it has %s", ErrExists, entries[0].Name())
 	}
-	parent := w.dir
-	for {
-		if _, err := os.Stat(parent); err == nil || filepath.Dir(parent) == parent {
-			break
-		}
-		parent = filepath.Dir(parent)
-	}
-	if free, err := freeSpace(parent); err == nil && free < needed { // where it cannot be told, writing will
+	if free, err := disk.FreeSpace(w.dir); err == nil && free < needed { // where it cannot be told, writing will
 		return fmt.Errorf("%w: %d bytes needed, %d free", ErrSpace, needed, free)
 	}
 	return nil
