@@ -199,6 +199,8 @@ type Case struct {
 	Bytes, Flops int64
 	Vectors      int
 	Run          func(e *Env)
+	// Writes says that the bytes are written as well.
+	Writes bool
 	// Count is how often a token needs it: the layer cases add up to a token.
 	Count float64
 }
@@ -235,37 +237,47 @@ func Cases() []Case {
 	}
 	state := int64(4 * heads * dim * dim)
 	all = append(all,
-		Case{Name: "KDA step", Shape: "96x 128x128", Bytes: state, Flops: state / 4 * 7, Vectors: 1, Run: func(e *Env) { e.kdaStep(1) }},
-		Case{Name: "KDA step", Shape: "96x 128x128", Bytes: state, Flops: 8 * state / 4 * 7, Vectors: 8, Run: func(e *Env) { e.kdaStep(8) }},
+		Case{Name: "KDA step", Shape: "96x 128x128", Bytes: state, Flops: state / 4 * 7, Vectors: 1, Writes: true, Run: func(e *Env) { e.kdaStep(1) }},
+		Case{Name: "KDA step", Shape: "96x 128x128", Bytes: state, Flops: 8 * state / 4 * 7, Vectors: 8, Writes: true, Run: func(e *Env) { e.kdaStep(8) }},
 		Case{Name: "attention", Shape: "96x 8192 of 576", Bytes: 8192 * 576 * 4, Flops: 2 * heads * 8192 * (576 + 512), Vectors: 1, Run: func(e *Env) { e.attend(8192) }},
+		Case{Name: "KDA layer", Shape: "8 rows", Bytes: 2 * kdaWeights, Flops: 16 * kdaWeights, Vectors: 8, Run: func(e *Env) { e.kdaLayer(8) }},
 		Case{Name: "situ", Shape: "3072", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().SiTU(e.y[:3072], e.x[:3072], e.x[4096:][:3072], 4, 25) }},
 		Case{Name: "sigmoid", Shape: "12288", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().Sigmoid(e.y[:12288], e.x[:12288]) }},
 		Case{Name: "rmsnorm", Shape: "7168", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().RMSNorm(e.y[:7168], e.x[:7168], e.x[8192:][:7168], 1e-5) }},
 	)
-	return append(all, layers()...)
+	return append(all, Layers()...)
 }
 
-// layers are the products and the larger element-wise work of each kind of layer.
-func layers() []Case {
+// kdaWeights is the number of weights of a KDA layer.
+const kdaWeights = 7168*(5*kdaWidth+dim+heads) + dim*kdaWidth
+
+// kdaLayer is a KDA layer for some rows of one sequence.
+func (e *Env) kdaLayer(rows int) {
+	e.times(kernel.BF16, rows, 7168, kdaWidth, kdaWidth, kdaWidth, dim, heads, kdaWidth)
+	e.times(kernel.BF16, rows, dim, kdaWidth)
+	b := e.Pool.Backend()
+	e.Pool.Run(heads, kernel.Func(func(h, _ int) {
+		at := h * dim
+		for range rows {
+			for range 3 {
+				b.ShortConv(e.z[at:][:dim], e.x[at*4:][:4*dim], 4, e.x[at:], kdaWidth)
+			}
+			b.L2Norm(e.z[at:][:dim], e.x[at:][:dim], 1e-6, 1)
+			b.L2Norm(e.z[at:][:dim], e.x[at:][:dim], 1e-6, 1)
+			b.Decay(e.z[at:][:dim], e.x[at:][:dim], e.x[at+dim:][:dim], 1, -5)
+			b.RMSNorm(e.z[at:][:dim], e.x[at:][:dim], e.x[:dim], 1e-5)
+			b.Gate(e.z[at:][:dim], e.x[at:][:dim])
+		}
+	}))
+	e.kdaStep(rows)
+	e.times(kernel.BF16, rows, kdaWidth, 7168)
+}
+
+// Layers are the products and the larger element-wise work of each kind of layer, at context 1 and for one row.
+func Layers() []Case {
 	const bf16 = kernel.BF16
 	return []Case{
-		layer("KDA", 69, 7168*(5*12288+128+96)+128*12288, func(e *Env) {
-			e.times(bf16, 1, 7168, 12288, 12288, 12288, 128, 96, 12288)
-			e.times(bf16, 1, 128, 12288)
-			b := e.Pool.Backend()
-			e.Pool.Run(heads, kernel.Func(func(h, _ int) {
-				at := h * dim
-				for range 3 {
-					b.ShortConv(e.z[at:][:dim], e.x[at*4:][:4*dim], 4, e.x[at:], kdaWidth)
-				}
-				b.L2Norm(e.z[at:][:dim], e.x[at:][:dim], 1e-6, 1)
-				b.L2Norm(e.z[at:][:dim], e.x[at:][:dim], 1e-6, 1)
-				b.Decay(e.z[at:][:dim], e.x[at:][:dim], e.x[at+dim:][:dim], 1, -5)
-			}))
-			e.kdaStep(1)
-			b.Gate(e.y[:kdaWidth], e.x[:kdaWidth])
-			e.times(bf16, 1, 12288, 7168)
-		}),
+		layer("KDA", 69, kdaWeights, func(e *Env) { e.kdaLayer(1) }),
 		layer("MLA", 24, 7168*(1536+576+2*12288)+1536*18432+24576*512, func(e *Env) {
 			e.times(bf16, 1, 7168, 1536, 576, 12288)
 			e.times(bf16, 1, 1536, 18432)
@@ -299,8 +311,12 @@ func layers() []Case {
 	}
 }
 
-// reader is what a backend has to offer to measure the memory with: plain reads as fast as they go.
-type reader interface{ Read(p []byte) uint64 }
+// reader and arithmetic are what a backend may offer to measure the machine with: plain reads as fast as they go, and so
+// many floating-point operations.
+type (
+	reader     interface{ Read(p []byte) uint64 }
+	arithmetic interface{ Peak(flops int) }
+)
 
 // Read reads n bytes of the arena on all threads and returns something made of them.
 func (e *Env) Read(n int) uint64 {
