@@ -331,6 +331,20 @@ func (e *Engine) MaxRows() int { return e.graph.MaxRows() }
 // Plan is how the engine divides its memory.
 func (e *Engine) Plan() memory.Plan { return e.plan }
 
+// Residency is how much of the weights an engine has memory for.
+type Residency struct {
+	Tiles, KeptTiles           int   // of the trunk, and those that stay
+	TrunkBytes, KeptTrunkBytes int64 // of weights in them
+	Experts, ExpertSlots       int   // routed experts of the model, and those there is memory for
+}
+
+// Residency tells how much of the weights there is memory for.
+func (e *Engine) Residency() Residency {
+	s, c := e.tape.Stats(), e.model.Config
+	all := (c.Layers - c.DenseLayers) * c.MoE.Experts
+	return Residency{e.tiles.Len(), s.Kept, s.Bytes, s.KeptBytes, all, min(e.plan.Slots, all)}
+}
+
 // Memory is what the engine has allocated outside the Go heap, in bytes by purpose.
 func (e *Engine) Memory() map[string]int64 { return e.account.Bytes() }
 

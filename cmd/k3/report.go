@@ -36,8 +36,19 @@ type report struct {
 	PlannedRSS   int64            `json:"planned_rss_bytes"`
 	PeakRSS      int64            `json:"peak_rss_bytes,omitempty"`
 	Memory       map[string]int64 `json:"memory_bytes"` // outside the Go heap, by purpose
+	Residency    residency        `json:"residency"`
 	Policy       string           `json:"policy"`
 	Machine      machine          `json:"machine"`
+}
+
+// residency is how much of the weights there was memory for.
+type residency struct {
+	Tiles          int   `json:"trunk_tiles"`
+	KeptTiles      int   `json:"pinned_tiles"`
+	TrunkBytes     int64 `json:"trunk_bytes"` // a pass needs
+	KeptTrunkBytes int64 `json:"pinned_bytes"`
+	Experts        int   `json:"experts"`
+	ExpertSlots    int   `json:"expert_slots"`
 }
 
 // phase is a part of a run. Its sums are over the layers, whose last is lm_head.
@@ -99,6 +110,7 @@ func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome,
 		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), Reasoning: string(w.reasoning),
 		StopReason: string(out.Reason),
 		Prefill:    newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Policy: e.Policy(),
+		Residency:  residency(e.Residency()),
 		PlannedRSS: e.Plan().Total - e.Plan().Unused, Machine: thisMachine(c.Model),
 	}
 	if g := out.Guesses; c.Speculate > 0 {

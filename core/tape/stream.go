@@ -55,8 +55,12 @@ type Stream struct {
 	stats   Stats
 }
 
-// Stats counts what the tape has done since it was opened.
+// Stats counts what the tape has done since it was opened, and what of it stays in memory.
 type Stats struct {
+	Bytes     int64 // of weights, in Tiles.Len tiles
+	Kept      int   // tiles that stay
+	KeptBytes int64 // of weights in them
+
 	Read     int64         // bytes of weights that came from the disk
 	Wait     time.Duration // time that passes waited for tiles
 	Matrices []MatrixStats
@@ -128,6 +132,13 @@ func Open(tiles *Tiles, o Options) (*Stream, error) {
 	}
 	if arena, err = allocate("trunk ring", int64(ring)*int64(tiles.largest)); err != nil {
 		return nil, err
+	}
+	for _, x := range tiles.tiles {
+		t.stats.Bytes += int64(x.bytes)
+		if keep[x.segment] {
+			t.stats.Kept++
+			t.stats.KeptBytes += int64(x.bytes)
+		}
 	}
 	for i := range ring {
 		t.ring = append(t.ring, &buffer{bytes: arena[i*tiles.largest:][:tiles.largest], segment: -1})
