@@ -1,6 +1,7 @@
 # The commands of the project. `make test` is the one to run before a change is proposed; .ci/run runs them all.
 
 GO       ?= go
+# How long each fuzz target runs, or for how many inputs, such as 5000x.
 FUZZTIME ?= 10s
 # The packages whose every bit is part of the contract (docs/numerics.md), tested again as other processors would run them.
 NUMERIC  := ./core/kernel/... ./backends/... ./core/graph ./core/sample ./core ./conformance
@@ -62,7 +63,7 @@ fuzz: ## every fuzz target for FUZZTIME
 	@for file in $$(grep -rl --include='*_test.go' '^func Fuzz' core backends policies presets conformance cmd); do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
 			echo "$$target in $$(dirname $$file):"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file) || exit 1; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x ./$$(dirname $$file) || exit 1; \
 		done; \
 	done
 
