@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,8 @@ import (
 //	code N k3 ARGS...    the exit code is N
 //	flip FILE OFFSET     changes a bit of the byte at the offset, from the end if it is negative
 //	wants TOKEN          from now on, the hub answers only to those who have the token
+//	stalls true|false    from now on, large files come without an end, or do again
+//	await FILE           waits until the file is there
 func TestHubScripts(t *testing.T) {
 	files := map[string][]byte{"figures/logo.png": []byte("PNG"), "modeling.py": []byte("import torch")}
 	const model = "../../presets/demo/checkpoint"
@@ -74,6 +77,26 @@ func TestHubScripts(t *testing.T) {
 				}
 				data[at] ^= 1
 				ts.Check(os.WriteFile(path, data, 0o644))
+			},
+			"stalls": func(ts *testscript.TestScript, neg bool, args []string) {
+				h := ts.Value(key{}).(*hubtest.Hub)
+				h.SetFault(nil)
+				if args[0] == "true" {
+					h.SetFault(func(w http.ResponseWriter, r *http.Request, q hubtest.Request) bool {
+						if q.CDN {
+							<-r.Context().Done()
+						}
+						return q.CDN
+					})
+				}
+			},
+			"await": func(ts *testscript.TestScript, neg bool, args []string) {
+				for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
+					if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+						return
+					}
+				}
+				ts.Fatalf("%s does not come", args[0])
 			},
 			"wants": func(ts *testscript.TestScript, neg bool, args []string) {
 				ts.Value(key{}).(*hubtest.Hub).SetToken(args[0])

@@ -209,8 +209,8 @@ func (c *check) list(x *checkpoint.Examination) {
 	}
 	if c.manifest != nil {
 		for _, f := range c.manifest.Files {
-			if strings.HasSuffix(f.Name, ".safetensors") && !strings.Contains(f.Name, "/") {
-				names[f.Name] = names[f.Name]
+			if _, ok := names[f.Name]; !ok && strings.HasSuffix(f.Name, ".safetensors") && !strings.Contains(f.Name, "/") {
+				names[f.Name] = nil
 			}
 		}
 	}
