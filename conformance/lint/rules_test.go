@@ -209,30 +209,44 @@ func TestArithmeticUsesNothingThatProcessorsDisagreeOn(t *testing.T) {
 // fused matches a line of the compiler's listing that multiplies and adds with one rounding: position and instruction.
 var fused = regexp.MustCompile(`\(([^()]+):(\d+)\)\s+(V?FN?M(?:ADD|SUB)[0-9]*[SPD]+)\b`)
 
+// exact are the functions that add to a product of two float32 in float64, where that product is exact: fusing the two
+// changes no bit.
+var exact = map[string][]string{
+	"core/kernel/exact.go":        {"FMA", "fmaOdd"},
+	"backends/generic/generic.go": {"accumulate"},
+}
+
+// notNumeric are packages inside the numeric folders that compute nothing of the model.
+var notNumeric = []string{"core/kernel/bench"}
+
 // The compiler may turn x*y+z into one instruction, with another rounding, on arm64 and on amd64 with GOAMD64=v3. The
 // engine writes float32(x*y) wherever that could happen; here is the proof, in the machine code of every numeric package.
-//
-// Allowed is float64 arithmetic inside kernel.FMA and its helper fmaOdd: a product of two float32 is exact in float64, so
-// that fusing it changes no bit.
 func TestCompilerFusesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles for two processors")
 	}
-	exact := filepath.Join(root, "core/kernel/exact.go")
-	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, exact, nil, 0)
-	if err != nil {
-		t.Fatal(err)
+	type lines struct {
+		file     string
+		from, to int
 	}
-	type lines struct{ from, to int }
 	var allowed []lines
-	for _, d := range f.Decls {
-		if d, ok := d.(*ast.FuncDecl); ok && (d.Name.Name == "FMA" || d.Name.Name == "fmaOdd") {
-			allowed = append(allowed, lines{fset.Position(d.Pos()).Line, fset.Position(d.End()).Line})
+	for _, s := range sources(t, numeric...) {
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || !slices.Contains(exact[s.path], f.Name.Name) {
+				continue
+			}
+			allowed = append(allowed, lines{s.path, s.fset.Position(f.Pos()).Line, s.fset.Position(f.End()).Line})
+			ast.Inspect(f.Body, func(n ast.Node) bool {
+				if b, ok := n.(*ast.BinaryExpr); ok && b.Op == token.MUL && !(widened(b.X) && widened(b.Y)) {
+					t.Errorf("%s: %s is trusted to multiply only what it widens to float64", s.fset.Position(b.Pos()), f.Name.Name)
+				}
+				return true
+			})
 		}
 	}
-	if len(allowed) != 2 {
-		t.Fatalf("%s: FMA and fmaOdd are not where this test looks for them", exact)
+	if len(allowed) != 3 {
+		t.Fatalf("of the functions %v there are %d", exact, len(allowed))
 	}
 	for _, processor := range []string{"GOARCH=arm64", "GOARCH=amd64 GOAMD64=v3"} {
 		t.Run(processor, func(t *testing.T) {
@@ -260,9 +274,14 @@ func TestCompilerFusesNothing(t *testing.T) {
 					continue
 				}
 				line, _ := strconv.Atoi(m[2])
+				file := filepath.ToSlash(m[1])
+				if slices.ContainsFunc(notNumeric, func(dir string) bool { return strings.Contains(file, "/"+dir+"/") }) {
+					continue
+				}
 				double := strings.HasSuffix(m[3], "D") // the last letter is the precision: FMADDD, VFMADD231SD
-				inside := slices.ContainsFunc(allowed, func(l lines) bool { return l.from <= line && line <= l.to })
-				if double && inside && strings.HasSuffix(filepath.ToSlash(m[1]), "/core/kernel/exact.go") {
+				if double && slices.ContainsFunc(allowed, func(l lines) bool {
+					return strings.HasSuffix(file, "/"+l.file) && l.from <= line && line <= l.to
+				}) {
 					harmless++
 					continue
 				}
@@ -271,16 +290,26 @@ func TestCompilerFusesNothing(t *testing.T) {
 			if err := scan.Err(); err != nil {
 				t.Fatal(err)
 			}
-			// The listing must be one: FMA itself is fused on these processors.
+			// The listing must be one: kernel.FMA itself is fused on these processors.
 			if harmless == 0 || functions < 100 {
-				t.Errorf("%d functions and %d fused sums in kernel.FMA: this test does not see the machine code", functions, harmless)
+				t.Errorf("%d functions and %d fused sums in all: this test does not see the machine code", functions, harmless)
 			}
 			if t.Failed() {
 				return
 			}
-			t.Logf("%d functions: nothing fused but %d exact float64 sums in kernel.FMA", functions, harmless)
+			t.Logf("%d functions: nothing fused but %d sums that are exact in float64", functions, harmless)
 		})
 	}
+}
+
+// widened reports whether x is written float64(...).
+func widened(x ast.Expr) bool {
+	c, ok := x.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	f, ok := c.Fun.(*ast.Ident)
+	return ok && f.Name == "float64"
 }
 
 // Comments send readers to sections of the documents; those must be there.
