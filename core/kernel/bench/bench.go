@@ -19,14 +19,18 @@ const ArenaBytes = 1 << 30
 type Arena struct {
 	data   []byte // words whose both halves are bfloat16 numbers below 1
 	scales []byte // scale bytes from 2^-9 to 2^-2
+	states []byte // float32 numbers that cases change
 	at     int
+	state  int
 	unmap  func()
 }
 
-// NewArena maps and fills an arena; Close gives it back.
-func NewArena() (*Arena, error) {
-	const scaleBytes = ArenaBytes / 16
-	p, unmap, err := mapArena(ArenaBytes + scaleBytes)
+// NewArena maps and fills an arena of ArenaBytes, half as much for states, and a sixteenth for scales; Close gives it back.
+func NewArena() (*Arena, error) { return newArena(ArenaBytes) }
+
+func newArena(size int) (*Arena, error) {
+	scaleBytes := size / 16
+	p, unmap, err := mapArena(size + scaleBytes + size/2)
 	if err != nil {
 		return nil, err
 	}
@@ -35,13 +39,14 @@ func NewArena() (*Arena, error) {
 		bits := rng.Uint32()
 		p[i], p[i+1] = byte(bits), byte(bits>>8)&0x80|0x3c|byte(bits>>16)&3
 	}
-	for i := 1 << 20; i < ArenaBytes; i *= 2 {
-		copy(p[i:ArenaBytes], p[:i])
+	for i := 1 << 20; i < size; i *= 2 {
+		copy(p[i:size], p[:i])
 	}
-	for i := range p[ArenaBytes:][:scaleBytes] {
-		p[ArenaBytes+i] = byte(118 + rng.Uint32N(8))
+	for i := range scaleBytes {
+		p[size+i] = byte(118 + rng.Uint32N(8))
 	}
-	return &Arena{data: p[:ArenaBytes], scales: p[ArenaBytes:], unmap: unmap}, nil
+	copy(p[size+scaleBytes:], p[:size/2])
+	return &Arena{data: p[:size], scales: p[size:][:scaleBytes], states: p[size+scaleBytes:], unmap: unmap}, nil
 }
 
 // Close unmaps the arena.
@@ -69,8 +74,20 @@ func (a *Arena) Tile(f kernel.Format, rows, cols int) kernel.Tile {
 }
 
 // floats returns the next n elements as float32.
-func (a *Arena) floats(n int) []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(a.take(4*n)))), n)
+func (a *Arena) floats(n int) []float32 { return float32s(a.take(4 * n)) }
+
+// next returns the next n elements of states.
+func (a *Arena) next(n int) []float32 {
+	if a.state+4*n > len(a.states) {
+		a.state = 0
+	}
+	p := a.states[a.state:][:4*n]
+	a.state += 4 * n
+	return float32s(p)
+}
+
+func float32s(p []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(p))), len(p)/4)
 }
 
 // Env is what a case runs with.
@@ -147,7 +164,7 @@ const (
 
 // kdaStep advances the next state of 96 heads by some tokens.
 func (e *Env) kdaStep(tokens int) {
-	s := e.Arena.floats(heads * dim * dim)
+	s := e.Arena.next(heads * dim * dim)
 	b := e.Pool.Backend()
 	e.Pool.Run(heads, kernel.Func(func(h, _ int) {
 		at := h * dim
@@ -347,10 +364,10 @@ func readWords(p []byte) uint64 {
 	return a ^ b ^ c ^ d
 }
 
-// Copy reads and writes n bytes of the arena in place, as the update of a state does.
+// Copy reads and writes n bytes of states in place, as the update of a state does.
 func (e *Env) Copy(n int) {
 	const part = 64 << 10
-	p := e.Arena.floats(n / 4)
+	p := e.Arena.next(n / 4)
 	b := e.Pool.Backend()
 	e.Pool.Run((n+part-1)/part, kernel.Func(func(i, worker int) {
 		y := p[i*part/4 : min((i+1)*part, n)/4]

@@ -12,13 +12,13 @@ import (
 	"github.com/k3infer/k3/core/kernel"
 )
 
+// small is enough for the cases that read no weights.
+const small = 64 << 20
+
 // A fast machine runs a case in microseconds; the test only wants to see that what is reported fits together.
 func TestRunReportsWhatItMeasured(t *testing.T) {
-	if testing.Short() {
-		t.Skip("maps a gigabyte")
-	}
 	seen := 0
-	r, err := Run(t.Context(), Options{Backends: []string{"auto"}, Threads: []int{1, 2}, Match: "situ", Repeat: 3, Seconds: 0.1, Progress: func(Measurement) { seen++ }})
+	r, err := Run(t.Context(), Options{Backends: []string{"auto"}, Threads: []int{1, 2}, Match: "situ", arena: small, Repeat: 3, Seconds: 0.1, Progress: func(Measurement) { seen++ }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,16 +33,41 @@ func TestRunReportsWhatItMeasured(t *testing.T) {
 }
 
 func TestRunEndsWithItsContextAndRefusesUnknownBackends(t *testing.T) {
-	if testing.Short() {
-		t.Skip("maps a gigabyte")
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Run(ctx, Options{Backends: []string{"generic"}, Match: "situ"}); !errors.Is(err, context.Canceled) {
+	if _, err := Run(ctx, Options{Backends: []string{"generic"}, Match: "situ", arena: small}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled run says %v", err)
 	}
 	if _, err := Run(t.Context(), Options{Backends: []string{"abacus"}}); !errors.Is(err, kernel.ErrBackend) {
 		t.Errorf("an unknown backend gives %v", err)
+	}
+}
+
+// Every case runs, on buffers that fit, and leaves numbers behind.
+func TestEveryCaseRuns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("computes a token's layers")
+	}
+	a, err := arena()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := kernel.Select("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Name() == "generic" {
+		t.Skip("takes too long without vectors")
+	}
+	e := NewEnv(b, 2, a)
+	defer e.Close()
+	for _, c := range Cases() {
+		c.Run(e)
+		for i, y := range e.y {
+			if y != y {
+				t.Fatalf("%s %s: result %d is NaN", c.Name, c.Shape, i)
+			}
+		}
 	}
 }
 

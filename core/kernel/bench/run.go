@@ -20,6 +20,8 @@ type Options struct {
 	Seconds float64
 	// Progress is called with each measurement, if it is not nil.
 	Progress func(Measurement)
+
+	arena int // its size in tests
 }
 
 // Measurement is the median of one case's times, beside what the machine did in between.
@@ -55,7 +57,7 @@ type Result struct {
 	Tokens       []Token       `json:"tokens,omitempty"`
 }
 
-// Run measures. It maps ArenaBytes of memory and a sixteenth more, and stops early, with the error of ctx, when ctx ends.
+// Run measures. It maps 1.6 times ArenaBytes of memory, and stops early, with the error of ctx, when ctx ends.
 func Run(ctx context.Context, o Options) (Result, error) {
 	if len(o.Backends) == 0 {
 		for _, d := range kernel.Drivers() {
@@ -81,7 +83,10 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		}
 		backends = append(backends, b)
 	}
-	arena, err := NewArena()
+	if o.arena == 0 {
+		o.arena = ArenaBytes
+	}
+	arena, err := newArena(o.arena)
 	if err != nil {
 		return Result{}, err
 	}
@@ -129,7 +134,8 @@ func (r *Result) measure(ctx context.Context, o Options, b kernel.Backend, threa
 
 // measure times a case and the machine by turns.
 func (e *Env) measure(ctx context.Context, c Case, o Options) (Measurement, error) {
-	const read, flops = 64 << 20, 20_000_000
+	const flops = 20_000_000
+	read := min(64<<20, len(e.Arena.states))
 	seconds := func(f func()) float64 {
 		at := time.Now()
 		f()
@@ -162,10 +168,10 @@ func (e *Env) measure(ctx context.Context, c Case, o Options) (Measurement, erro
 			}))
 		}
 	}
-	m := Measurement{Kernel: c.Name, Shape: c.Shape, Vectors: c.Vectors, Seconds: median(times), ReadGBps: read / median(reads) / 1e9}
+	m := Measurement{Kernel: c.Name, Shape: c.Shape, Vectors: c.Vectors, Seconds: median(times), ReadGBps: float64(read) / median(reads) / 1e9}
 	m.GBps, m.GFLOPS = float64(c.Bytes)/m.Seconds/1e9, float64(c.Flops)/m.Seconds/1e9
 	if copies != nil {
-		m.CopyGBps = read / median(copies) / 1e9
+		m.CopyGBps = float64(read) / median(copies) / 1e9
 	}
 	if peaks != nil {
 		m.PeakGFLOPS = float64(e.Pool.Threads()) * flops / median(peaks) / 1e9
