@@ -1,0 +1,2 @@
+// Package arm64 has the vector backend of ARM processors, "neon".
+package arm64
