@@ -504,3 +504,46 @@ func BenchmarkScan(b *testing.B) {
 		})
 	}
 }
+
+// One bad element among good ones, at every place of a piece: the quick look must not miss it, nor see one that is not there.
+func TestScannerFindsASingleElementAnywhere(t *testing.T) {
+	for _, x := range []struct {
+		dtype     checkpoint.DType
+		good, bad [][]byte
+	}{
+		{checkpoint.BF16, [][]byte{{0, 0}, {0x7F, 0x7F}, {0x7F, 0xFF}}, [][]byte{{0x80, 0x7F}, {0x80, 0xFF}, {0xFF, 0xFF}}},
+		{checkpoint.F16, [][]byte{{0, 0}, {0xFF, 0x7B}, {0xFF, 0xFB}}, [][]byte{{0, 0x7C}, {0, 0xFC}, {0xFF, 0xFF}}},
+		{checkpoint.F32, [][]byte{{0, 0, 0, 0}, {0xFF, 0xFF, 0x7F, 0x7F}, {0xFF, 0xFF, 0x7F, 0xFF}}, [][]byte{{0, 0, 0x80, 0x7F}, {0, 0, 0x80, 0xFF}, {1, 0, 0x80, 0x7F}}},
+		{checkpoint.U8, [][]byte{{0}, {254}, {127}, {128}}, [][]byte{{255}}},
+	} {
+		size := x.dtype.Bits() / 8
+		const n = 70
+		for _, good := range x.good {
+			for _, bad := range x.bad {
+				for at := -1; at < n; at++ {
+					data := bytes.Repeat(good, n)
+					if at >= 0 {
+						copy(data[at*size:], bad)
+					}
+					var got []string
+					s := scanner{tensors: []checkpoint.Tensor{{Name: "x.weight_scale", DType: x.dtype, Bytes: int64(len(data))}},
+						report: func(_, text string) { got = append(got, text) }}
+					s.feed(data, 0)
+					if at < 0 && got != nil || at >= 0 && (len(got) != 1 || !strings.HasSuffix(got[0], fmt.Sprintf("the first at element %d", at))) {
+						t.Fatalf("%v: % x among % x at %d: %q", x.dtype, bad, good, at, got)
+					}
+				}
+			}
+		}
+	}
+}
+
+// What the publisher got wrong is no reason to fetch it again.
+func TestFaultsOfThePublishedModelAreCalledSo(t *testing.T) {
+	files := demoFiles(t)
+	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"num_hidden_layers"`), []byte(`"num_hidden_layerz"`), 1)
+	r := verified(t, downloaded(t, files), Options{})
+	if len(r.Problems) != 1 || !r.Problems[0].Published || r.OK || r.Damaged != nil || r.Missing != nil {
+		t.Errorf("%+v, damaged %q", r.Problems, r.Damaged)
+	}
+}
