@@ -38,6 +38,8 @@ type Progress struct {
 	Done, Total   int // tokens of the prompt computed, or tokens generated, and how many there will be
 	Rows          int // rows of the pass in flight
 	Layer, Layers int // Layer == Layers stands for lm_head
+	// Read returns the bytes of weights that this Generate has read from the disk so far. It is valid during the call.
+	Read func() int64
 }
 
 // StopReason says why a text ended.
@@ -107,6 +109,8 @@ func (e *Engine) Generate(ctx context.Context, s *Sequence, prompt []int, o Gene
 	}
 	s.Append(prompt...)
 	g := generation{engine: e, sequence: s, options: o, sampler: sampler, emit: emit, drafter: o.Speculate.Drafter}
+	before := read(e.Costs())
+	g.read = func() int64 { return read(e.costs()) - before }
 	if g.drafter == nil {
 		g.drafter = speculate.NGram{}
 	}
@@ -131,6 +135,7 @@ type generation struct {
 	emit     func(id int) error
 	ids      []int // generated
 	passes   int
+	read     func() int64 // bytes so far, for a caller that holds engine.passing
 
 	drafter  speculate.Drafter
 	pacer    speculate.Pacer
@@ -264,7 +269,7 @@ func (g *generation) pass(ctx context.Context, ids, guesses []int, last bool, at
 	}
 	var onLayer func(int)
 	if g.options.Progress != nil {
-		at.Rows, at.Layers = len(rows), g.engine.model.Config.Layers
+		at.Rows, at.Layers, at.Read = len(rows), g.engine.model.Config.Layers, g.read
 		onLayer = func(layer int) {
 			at.Layer = layer
 			g.options.Progress(at)

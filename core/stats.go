@@ -16,6 +16,14 @@ func (c Cost) Wait() time.Duration { return c.TrunkWait + c.ExpertWait }
 // Read is the bytes of weights that came from the disk.
 func (c Cost) Read() int64 { return c.TrunkRead + c.ExpertRead }
 
+// read is the bytes of weights that all layers read.
+func read(layers []Cost) (n int64) {
+	for _, c := range layers {
+		n += c.Read()
+	}
+	return n
+}
+
 func (c *Cost) add(x Cost, sign int) {
 	c.Time += time.Duration(sign) * x.Time
 	c.TrunkRead += int64(sign) * x.TrunkRead

@@ -162,6 +162,9 @@ func TestTurnsRememberWhatOnePromptWould(t *testing.T) {
 }
 
 func TestACutAnswerIsClosedAndGoneOnFrom(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	for _, thinking := range []bool{true, false} {
 		c := talking(t, core.Options{}, core.GenerateOptions{}, thinking)
 		for _, cut := range []int{1, 4, 9, 10, 11, 13, 20, 25} {
@@ -292,6 +295,9 @@ func TestAnotherTryAtALongMessageRepeatsItsLastPass(t *testing.T) {
 
 // Whatever changes in the conversation, the answer is that of a new one.
 func TestAChangedConversationAnswersAsANewOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	for _, change := range []struct {
 		name string
 		do   func(c *conversation)
@@ -320,6 +326,9 @@ func TestAChangedConversationAnswersAsANewOne(t *testing.T) {
 }
 
 func TestASavedConversationGoesOnElsewhere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	path := filepath.Join(t.TempDir(), "talk.k3s")
 	c := talking(t, core.Options{}, core.GenerateOptions{MaxTokens: 9}, true)
 	if err := c.save(path); err == nil {

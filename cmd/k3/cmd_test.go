@@ -312,7 +312,12 @@ func TestTheProgressLineLeavesNothingBehind(t *testing.T) {
 	}
 	p.token = p.token.Add(-2 * slow)
 	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10})
-	if !strings.HasSuffix(b.String(), "[token 5, layer 4/10]") {
+	if !strings.HasSuffix(b.String(), "[token 5, layer 4/10, 5s left]") {
+		t.Errorf("%q", b.String())
+	}
+	p.drawn = time.Time{}
+	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10, Read: func() int64 { return 5e9 }})
+	if !strings.HasSuffix(b.String(), "[token 5, layer 4/10, 5.0 GB, 2.50 GB/s, 5s left]") {
 		t.Errorf("%q", b.String())
 	}
 	if p := newProgress(io.Discard, &b, false); p.w != nil {

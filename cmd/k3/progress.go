@@ -29,6 +29,7 @@ type progress struct {
 	drawn   time.Time
 	started time.Time // of this prefill
 	token   time.Time // start of the token in flight
+	before  int64     // bytes read before this prefill or token
 }
 
 // newProgress returns the progress line of a run, silent if quiet.
@@ -55,25 +56,43 @@ func (p *progress) update(at core.Progress) {
 		return
 	}
 	now := time.Now()
-	if at.Layer == 0 {
-		p.token = now
-		if at.Prefill && at.Done == 0 {
+	if first := at.Prefill && at.Done == 0; at.Layer == 0 && (first || !at.Prefill) {
+		p.token, p.before = now, 0
+		if at.Read != nil {
+			p.before = at.Read()
+		}
+		if first {
 			p.started = now
 		}
 	}
-	layer := fmt.Sprintf("layer %d/%d", min(at.Layer+1, at.Layers), at.Layers)
-	switch {
-	case now.Sub(p.drawn) < redraw:
-	case at.Prefill:
-		done := float64(at.Done) + float64(at.Rows)*float64(at.Layer)/float64(at.Layers+1)
-		left := ""
-		if elapsed := now.Sub(p.started); done > 0 && elapsed > slow {
-			left = ", " + (time.Duration(float64(elapsed) * (float64(at.Total) - done) / done)).Round(time.Second).String() + " left"
-		}
-		p.show(now, fmt.Sprintf("prompt %d/%d tokens, %s%s", at.Done, at.Total, layer, left))
-	case now.Sub(p.token) > slow:
-		p.show(now, fmt.Sprintf("[token %d, %s]", at.Done+1, layer))
+	if now.Sub(p.drawn) < redraw {
+		return
 	}
+	layer := fmt.Sprintf("layer %d/%d", min(at.Layer+1, at.Layers), at.Layers)
+	of := float64(at.Layer) / float64(at.Layers+1) // of the pass
+	if at.Prefill {
+		done, total := float64(at.Done)+float64(at.Rows)*of, float64(at.Total)
+		p.show(now, fmt.Sprintf("prompt %d/%d tokens, %s%s", at.Done, at.Total, layer, p.pace(at, now.Sub(p.started), done/total)))
+	} else if elapsed := now.Sub(p.token); elapsed > slow {
+		p.show(now, fmt.Sprintf("[token %d, %s%s]", at.Done+1, layer, p.pace(at, elapsed, of)))
+	}
+}
+
+// pace says what was read, how fast, and how long the rest takes, when elapsed went by for a part of the work.
+func (p *progress) pace(at core.Progress, elapsed time.Duration, part float64) string {
+	if elapsed < slow {
+		return ""
+	}
+	text := ""
+	if at.Read != nil {
+		if n := at.Read() - p.before; n > 0 {
+			text = fmt.Sprintf(", %.1f GB, %.2f GB/s", float64(n)/1e9, float64(n)/1e9/elapsed.Seconds())
+		}
+	}
+	if part > 0 {
+		text += fmt.Sprintf(", %s left", time.Duration(float64(elapsed)*(1-part)/part).Round(time.Second))
+	}
+	return text
 }
 
 // show puts text on the line.
