@@ -372,6 +372,44 @@ func TestLinksInDocumentsLead(t *testing.T) {
 	}
 }
 
+// README's table has every command, and no command that does not exist.
+func TestReadmeHasTheCommandsOfTheProgram(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	cmd := exec.Command("go", "run", "./cmd/k3", "--help")
+	cmd.Dir = root
+	help, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(pattern string, text []byte) (all []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
+			all = append(all, string(m[1]))
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	_, commands, _ := bytes.Cut(help, []byte("Available Commands:\n"))
+	commands, _, _ = bytes.Cut(commands, []byte("\n\n"))
+	exist := names(`(?m)^  ([a-z]+) `, commands)
+	exist = slices.DeleteFunc(exist, func(name string) bool { return name == "help" })
+	var listed []string
+	for line := range strings.Lines(string(readme)) {
+		if row, _, _ := strings.Cut(strings.TrimPrefix(line, "|"), "|"); strings.HasPrefix(line, "| `k3 ") {
+			listed = append(listed, names("`k3 ([a-z]+)`", []byte(row))...)
+		}
+	}
+	slices.Sort(listed)
+	if len(exist) < 5 || !slices.Equal(exist, listed) {
+		t.Errorf("the program has the commands %v, README lists %v", exist, listed)
+	}
+}
+
 // The top level is small on purpose.
 func TestTopLevelHoldsNothingElse(t *testing.T) {
 	allowed := []string{
