@@ -5,6 +5,7 @@ package arm64
 import (
 	"math"
 	"sync"
+	"unsafe"
 
 	"github.com/k3infer/k3/backends/generic"
 	"github.com/k3infer/k3/core/kernel"
@@ -36,8 +37,11 @@ const (
 	// callWeights bounds one call of an assembly function, which cannot be interrupted, to well below 100 microseconds.
 	callWeights = 1 << 18
 
-	sumsStride = 4 * chunkRows * block // bytes from a vector's accumulators to the next vector's
+	// sumsStride is the bytes from a vector's accumulators to the next vector's, for the assembly.
+	sumsStride = 4 * chunkRows * block
 )
+
+var _ [0]struct{} = [sumsStride - unsafe.Sizeof(scratch{}.sums[0])]struct{}{}
 
 // dotArgs is the argument of the dot product functions.
 type dotArgs struct {

@@ -45,7 +45,8 @@ const zeros = 31 // the vector register that is 0
 
 // begin loads the arguments and opens the loop over pairs of rows. setup, which may be nil, comes before the loop.
 func (k dotKernel) begin(f *file, setup func()) (label string) {
-	f.function(fmt.Sprintf("dot%sV%d adds w[r][i]*x[v][i], i ascending and one fma each, to accumulator i mod 32 of row r and vector v in "+
+	f.function(fmt.Sprintf("dot%sV%d adds w[r][i]*x[v][i], i ascending and one fma each, to accumulator i mod 32 "+
+		"of row r and vector v in "+
 		"a.sums, for a.pairs pairs of rows and %d vectors. It is the inner loop of generic.Backend.Dot for %s weights.",
 		k.format, k.vectors, k.vectors, k.format), fmt.Sprintf("dot%sV%d", k.format, k.vectors), param{"a", "*dotArgs"})
 	f.p("MOVD a+0(FP), %s", args)
@@ -253,7 +254,8 @@ func dotMXFP4(f *file) {
 // decodeMXFP4 is for more vectors than one, which share the work of decoding.
 func decodeMXFP4(f *file) {
 	params := []param{{"dst", "*byte"}, {"w", "*byte"}, {"scale", "*byte"}, {"groups", "int"}, {"table", "*scaledTables"}}
-	f.function("decodeMXFP4 widens groups of 32 weights, one after the other, to bfloat16: dst[i] is E2M1 nibble i of w times the "+
+	f.function("decodeMXFP4 widens groups of 32 weights, one after the other, to bfloat16: dst[i] is E2M1 nibble i "+
+		"of w times the "+
 		"factor of its scale byte. It is kernel.Widen.", "decodeMXFP4", params...)
 	f.load(0, 0, params...)
 	f.p("VMOVI $15, V30.B16")
@@ -298,7 +300,8 @@ func decodeF16(f *file) {
 // trees adds accumulators up, and squares and sums fill them for the norms and softmax.
 func trees(f *file) {
 	params := []param{{"dst", "*float32"}, {"sums", "*float32"}, {"n", "int"}}
-	f.function("treeNEON sets dst[r] to the sum of 32 accumulators from sums[32*r] on, for n of them: acc[l] += acc[l+h] for h = 16, 8, "+
+	f.function("treeNEON sets dst[r] to the sum of 32 accumulators from sums[32*r] on, for n of them: acc[l] += "+
+		"acc[l+h] for h = 16, 8, "+
 		"4, 2, 1, and NaN is canonical. It is the function tree of package generic.", "treeNEON", params...)
 	f.load(0, 0, params...)
 	f.setNaN(30)
@@ -323,7 +326,8 @@ func trees(f *file) {
 	f.p("RET")
 
 	for _, k := range []struct{ name, comment string }{
-		{"squaresNEON", "squaresNEON adds x[i]*x[i], i ascending and one fma each, to sums[i mod 32], for blocks of 32. It is the function dot of " +
+		{"squaresNEON", "squaresNEON adds x[i]*x[i], i ascending and one fma each, to sums[i mod 32], for blocks of " +
+			"32. It is the function dot of " +
 			"package generic for a vector and itself."},
 		{"sumsNEON", "sumsNEON adds x[i], i ascending, to sums[i mod 32], for blocks of 32. It is the sum of generic.Backend.Softmax."},
 	} {

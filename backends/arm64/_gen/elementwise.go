@@ -146,14 +146,17 @@ func elementwise(f *file, name, comment string, vectors, numbers []string, body 
 func elementwiseKernels(f *file) {
 	const r0, r1, r2 = "R0", "R1", "R2"
 	none := []string(nil)
-	elementwise(f, "sigmoidNEON", "sigmoidNEON sets y[i] = Sigmoid(x[i]). It is generic.Backend.Sigmoid.", []string{"y", "x"}, none, func(l *lanes) {
-		l.store(l.canonical(l.sigmoid(l.load(r1))), r0)
-	})
-	elementwise(f, "gateNEON", "gateNEON sets y[i] = y[i]*Sigmoid(gate[i]). It is generic.Backend.Gate.", []string{"y", "gate"}, none, func(l *lanes) {
-		s := l.sigmoid(l.load(r1))
-		l.store(l.canonical(l.times(l.load(r0), s)), r0)
-	})
-	elementwise(f, "decayNEON", "decayNEON sets alpha[i] = Exp(lower*Sigmoid(scale*(z[i]+bias[i]))). It is generic.Backend.Decay.",
+	elementwise(f, "sigmoidNEON", "sigmoidNEON sets y[i] = Sigmoid(x[i]). It is generic.Backend.Sigmoid.",
+		[]string{"y", "x"}, none, func(l *lanes) {
+			l.store(l.canonical(l.sigmoid(l.load(r1))), r0)
+		})
+	elementwise(f, "gateNEON", "gateNEON sets y[i] = y[i]*Sigmoid(gate[i]). It is generic.Backend.Gate.",
+		[]string{"y", "gate"}, none, func(l *lanes) {
+			s := l.sigmoid(l.load(r1))
+			l.store(l.canonical(l.times(l.load(r0), s)), r0)
+		})
+	elementwise(f, "decayNEON",
+		"decayNEON sets alpha[i] = Exp(lower*Sigmoid(scale*(z[i]+bias[i]))). It is generic.Backend.Decay.",
 		[]string{"alpha", "z", "bias"}, []string{"scale", "lower"}, func(l *lanes) {
 			s := l.sigmoid(l.times(l.plus(l.load(r1), l.load(r2)), fixed(31)))
 			l.store(l.canonical(l.exp(l.times(s, fixed(30)))), r0)
@@ -166,11 +169,13 @@ func elementwiseKernels(f *file) {
 			b := l.times(l.tanh(l.over(l.load(r2), fixed(30))), fixed(30))
 			l.store(l.canonical(l.times(a, b)), r0)
 		})
-	elementwise(f, "normNEON", "normNEON sets y[i] = (x[i]*inv)*w[i], with canonical NaN. It is the loop of generic.Backend.RMSNorm.",
+	elementwise(f, "normNEON",
+		"normNEON sets y[i] = (x[i]*inv)*w[i], with canonical NaN. It is the loop of generic.Backend.RMSNorm.",
 		[]string{"y", "x", "w"}, []string{"inv"}, func(l *lanes) {
 			l.store(l.canonical(l.times(l.times(l.load(r1), fixed(31)), l.load(r2))), r0)
 		})
-	elementwise(f, "scaleNEON", "scaleNEON sets y[i] = (x[i]*inv)*scale, with canonical NaN. It is the loop of generic.Backend.L2Norm.",
+	elementwise(f, "scaleNEON",
+		"scaleNEON sets y[i] = (x[i]*inv)*scale, with canonical NaN. It is the loop of generic.Backend.L2Norm.",
 		[]string{"y", "x"}, []string{"inv", "scale"}, func(l *lanes) {
 			l.store(l.canonical(l.times(l.times(l.load(r1), fixed(31)), fixed(30))), r0)
 		})
@@ -178,7 +183,8 @@ func elementwiseKernels(f *file) {
 		[]string{"x"}, []string{"m"}, func(l *lanes) {
 			l.store(l.exp(l.minus(l.load(r0), fixed(31))), r0)
 		})
-	elementwise(f, "divideNEON", "divideNEON sets x[i] = x[i]/sum, with canonical NaN. It is a step of generic.Backend.Softmax.",
+	elementwise(f, "divideNEON",
+		"divideNEON sets x[i] = x[i]/sum, with canonical NaN. It is a step of generic.Backend.Softmax.",
 		[]string{"x"}, []string{"sum"}, func(l *lanes) {
 			l.store(l.canonical(l.over(l.load(r0), fixed(31))), r0)
 		})
@@ -191,7 +197,8 @@ const convTaps = 4
 
 func shortConv(f *file) {
 	params := []param{{"y", "*float32"}, {"w", "*float32"}, {"x", "*float32"}, {"stride", "int"}, {"n", "int"}}
-	f.function("shortConvNEON sets y[c] to SiLU of the sum over the taps j ascending of fma(w[4*c+j], x[j*stride+c], .) from 0, for four taps. "+
+	f.function("shortConvNEON sets y[c] to SiLU of the sum over the taps j ascending of fma(w[4*c+j], "+
+		"x[j*stride+c], .) from 0, for four taps. "+
 		"It is generic.Backend.ShortConv; n is a multiple of 4 and stride is in bytes.", "shortConvNEON", params...)
 	f.load(0, 0, params...)
 	f.p("MOVD $constants<>(SB), R14")
@@ -219,7 +226,8 @@ func shortConv(f *file) {
 // maximum compares, rather than use fmax, because a NaN must not win.
 func maximum(f *file) {
 	params := []param{{"m", "*float32"}, {"x", "*float32"}, {"n", "int"}}
-	f.function("maximumNEON sets m[i mod 8] to x[i] where that is greater, i ascending. It is a step of generic.Backend.Softmax; n is a multiple of 8.",
+	f.function("maximumNEON sets m[i mod 8] to x[i] where that is greater, i ascending. It is a step of "+
+		"generic.Backend.Softmax; n is a multiple of 8.",
 		"maximumNEON", params...)
 	f.load(0, 0, params...)
 	f.pair(0, "R0", 0, 1)

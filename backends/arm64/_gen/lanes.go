@@ -99,7 +99,9 @@ func (l *lanes) load(pointer string) value {
 }
 
 func (l *lanes) store(v value, pointer string) {
-	l.add(operation{args: []value{v}, none: true, emit: func(f *file, r []int) { f.p("FMOVQ F%d, %d(%s)", r[0], l.shift, pointer) }})
+	l.add(operation{args: []value{v}, none: true, emit: func(f *file, r []int) {
+		f.p("FMOVQ F%d, %d(%s)", r[0], l.shift, pointer)
+	}})
 }
 
 // write gives the values of some bodies registers below limit and writes the bodies, one instruction of each in turn, so that

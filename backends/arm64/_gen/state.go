@@ -15,7 +15,8 @@ func stateKernels(f *file) {
 // transposed keeps 16 registers of results and goes down the rows: the more vectors, the fewer columns.
 func transposed(f *file, format string, vectors int) {
 	chunks := 16 / vectors // registers of columns
-	f.function(fmt.Sprintf("transposed%sV%d adds w[r][c]*x[v][r] to dst[v][c], one fma each, over a.rows rows r ascending, for %d columns c and %d "+
+	f.function(fmt.Sprintf("transposed%sV%d adds w[r][c]*x[v][r] to dst[v][c], one fma each, over a.rows rows r "+
+		"ascending, for %d columns c and %d "+
 		"vectors v. It is generic.Backend.Transposed for %s weights.", format, vectors, 4*chunks, vectors, format),
 		fmt.Sprintf("transposed%sV%d", format, vectors), param{"a", "*transposedArgs"})
 	f.p("MOVD a+0(FP), R0")
@@ -75,7 +76,8 @@ func kda(f *file) {
 		alpha, key, qu = 24, 25, 26
 		nan, scratch   = 27, 28
 	)
-	f.function("kdaNEON does one token of the KDA recurrence for a.dim keys and 32 values. It is generic.Backend.KDA.", "kdaNEON", param{"a", "*kdaArgs"})
+	f.function("kdaNEON does one token of the KDA recurrence for a.dim keys and 32 values. It is "+
+		"generic.Backend.KDA.", "kdaNEON", param{"a", "*kdaArgs"})
 	f.p("MOVD a+0(FP), R0")
 	f.p("MOVD kdaArgs_dim(R0), R7")
 	f.p("LSL $2, R7, R8")
@@ -152,7 +154,8 @@ func kda(f *file) {
 
 func axpy(f *file) {
 	params := []param{{"y", "*float32"}, {"a", "float32"}, {"x", "*float32"}, {"blocks", "int"}}
-	f.function("axpyNEON sets y[i] = fma(a, x[i], y[i]) for blocks of 16 elements. It is generic.Backend.Axpy.", "axpyNEON", params...)
+	f.function("axpyNEON sets y[i] = fma(a, x[i], y[i]) for blocks of 16 elements. It is generic.Backend.Axpy.",
+		"axpyNEON", params...)
 	f.load(0, 16, params...)
 	loop := f.newLabel("block")
 	f.p("%s:", loop)

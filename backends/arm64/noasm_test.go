@@ -1,0 +1,5 @@
+//go:build noasm
+
+package arm64_test
+
+const noasm = true
