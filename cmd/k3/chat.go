@@ -64,7 +64,7 @@ func chatCommand() *cobra.Command {
 	flags.StringVar(&f.transcript, "transcript", "", "write what was said to `FILE` after each turn (JSON lines)")
 	flags.StringVar(&f.prefixDir, "prefix-dir", "", "keep states of the conversation in `DIR`, where others that begin alike find them")
 	flags.StringVar(&f.prefixDisk, "prefix-disk", "8GiB", "`SIZE` that they may take there")
-	addConfigFlags(cmd, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed",
+	addConfigFlags(cmd, "model", "trunk", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed",
 		"memory", "trunk-memory", "expert-memory", "policy", "context", "prefill-chunk", "speculate", "threads", "backend")
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
 	flags.StringVar(&f.history, "history", "", "`FILE` of what was typed before; standard is one in the user's configuration directory")
@@ -288,6 +288,7 @@ func (t *talk) answer(parent context.Context,
 	ctx, interrupt, stop := interrupts(parent, t.restoreTerminal)
 	defer stop()
 	view := t.newView()
+	view.line.interrupt = interrupt
 	t.options.Progress = view.line.update
 	turns := t.turns
 	err := generate(ctx, interrupt, view.show)

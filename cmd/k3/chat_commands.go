@@ -172,7 +172,7 @@ func (t *talk) stats(context.Context, string) error {
 	}
 	fmt.Fprintf(table, "since the start\tcomputed %s\n", plural(t.computed, "token", "tokens"))
 	if g := t.guesses; g.Proposed > 0 {
-		fmt.Fprintf(table, "guesses\t%d of %d were right, %s saved\n", g.Accepted, g.Proposed, seconds(g.Saved.Seconds()))
+		fmt.Fprintf(table, "guesses\t%s\n", &guesses{g.Proposed, g.Accepted, g.Saved.Seconds()})
 	}
 	if n := t.prefixes.Len(); n > 0 {
 		fmt.Fprintf(table, "kept states\t%d, %s at most\n", n, inMemory(t.prefixes.Bytes()))

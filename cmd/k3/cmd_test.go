@@ -320,6 +320,13 @@ func TestTheProgressLineLeavesNothingBehind(t *testing.T) {
 	if !strings.HasSuffix(b.String(), "[token 5, layer 4/10, 5.0 GB, 2.50 GB/s, 5s left]") {
 		t.Errorf("%q", b.String())
 	}
+	interrupted := make(chan struct{})
+	close(interrupted)
+	p.drawn, p.interrupt = time.Time{}, interrupted
+	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10})
+	if !strings.HasSuffix(b.String(), "[ends after this pass (Ctrl-C: at once), token 5, layer 4/10, 5s left]") {
+		t.Errorf("%q", b.String())
+	}
 	if p := newProgress(io.Discard, &b, false); p.w != nil {
 		t.Error("a line where there is no terminal")
 	}

@@ -30,6 +30,8 @@ type progress struct {
 	started time.Time // of this prefill
 	token   time.Time // start of the token in flight
 	before  int64     // bytes read before this prefill or token
+
+	interrupt <-chan struct{} // closed when the text is to end after the pass in flight; nil: never
 }
 
 // newProgress returns the progress line of a run, silent if quiet.
@@ -68,13 +70,19 @@ func (p *progress) update(at core.Progress) {
 	if now.Sub(p.drawn) < redraw {
 		return
 	}
+	ending := ""
+	select {
+	case <-p.interrupt:
+		ending = "ends after this pass (Ctrl-C: at once), "
+	default:
+	}
 	layer := fmt.Sprintf("layer %d/%d", min(at.Layer+1, at.Layers), at.Layers)
 	of := float64(at.Layer) / float64(at.Layers+1) // of the pass
 	if at.Prefill {
 		done, total := float64(at.Done)+float64(at.Rows)*of, float64(at.Total)
-		p.show(now, fmt.Sprintf("prompt %d/%d tokens, %s%s", at.Done, at.Total, layer, p.pace(at, now.Sub(p.started), done/total)))
+		p.show(now, fmt.Sprintf("%sprompt %d/%d tokens, %s%s", ending, at.Done, at.Total, layer, p.pace(at, now.Sub(p.started), done/total)))
 	} else if elapsed := now.Sub(p.token); elapsed > slow {
-		p.show(now, fmt.Sprintf("[token %d, %s%s]", at.Done+1, layer, p.pace(at, elapsed, of)))
+		p.show(now, fmt.Sprintf("[%stoken %d, %s%s]", ending, at.Done+1, layer, p.pace(at, elapsed, of)))
 	}
 }
 

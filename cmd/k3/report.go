@@ -83,6 +83,14 @@ type guesses struct {
 	SavedSeconds float64 `json:"saved_seconds"`
 }
 
+func (g *guesses) String() string {
+	saved := seconds(g.SavedSeconds) + " saved"
+	if g.SavedSeconds < 0 {
+		saved = seconds(-g.SavedSeconds) + " lost"
+	}
+	return fmt.Sprintf("%d of %d were right, %s", g.Accepted, g.Proposed, saved)
+}
+
 func newPhase(p core.Phase) phase {
 	x := phase{Tokens: p.Tokens, Passes: p.Passes, cost: newCost(p.Cost)}
 	if p.Tokens > 0 {
@@ -146,7 +154,7 @@ func (r *report) write(w io.Writer) error {
 			100*float64(all.ExpertHits)/float64(all.ExpertRequests), all.ExpertRequests, r.Policy)
 	}
 	if g := r.Guesses; g != nil {
-		fmt.Fprintf(table, "guesses\t%d of %d were right\n", g.Accepted, g.Proposed)
+		fmt.Fprintf(table, "guesses\t%s in %s\n", g, plural(r.Decode.Passes, "pass", "passes"))
 	}
 	if r.StopReason != "" {
 		fmt.Fprintf(table, "ended\t%s after %s\n", r.StopReason, plural(len(r.IDs), "token", "tokens"))

@@ -48,7 +48,7 @@ func runCommand() *cobra.Command {
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
 	flags.BoolVar(&f.chat, "chat", false,
 		"the prompt is what a user says in a chat; the answer goes to stdout, its reasoning to stderr")
-	addConfigFlags(cmd, "model", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
+	addConfigFlags(cmd, "model", "trunk", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
 		"ignore-eos", "memory", "trunk-memory", "expert-memory", "policy", "context", "prefill-chunk", "speculate", "threads", "backend")
 	flags.StringVar(&f.saveSession, "save-session", "", "save the text and the model's state behind it to `FILE`")
 	flags.StringVar(&f.loadSession, "load-session", "", "go on from what --save-session wrote to `FILE`, with or without a prompt")
@@ -123,6 +123,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	defer stop()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
 	defer line.clear()
+	line.interrupt = interrupt
 	line.opening(c.Model)
 	options := engineOptions(c, files, line)
 	options.Context, options.AllLogits = positions, o.logits != nil
