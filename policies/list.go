@@ -78,3 +78,18 @@ func (l *list) oldest(n ids, evictable func(experts.Key) bool) int32 {
 	}
 	return id
 }
+
+// takeFront moves all of other, which shares the chains, to the front of l.
+func (l *list) takeFront(other *list) {
+	if other.size == 0 {
+		return
+	}
+	if l.size == 0 {
+		l.back = other.back
+	} else {
+		l.next[other.back], l.prev[l.front] = l.front, other.back
+	}
+	l.front = other.front
+	l.size += other.size
+	other.front, other.back, other.size = none, none, 0
+}
