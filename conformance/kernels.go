@@ -294,7 +294,7 @@ func (c *kernelChecker) pack() {
 }
 
 func (c *kernelChecker) dots(f kernel.Format) {
-	for i := range 215 {
+	for i := c.rng.IntN(every); i < 215; i += every {
 		cols := c.length(i)
 		rows := 1 + c.rng.IntN(30)
 		if i%50 == 0 {
@@ -326,7 +326,7 @@ func (c *kernelChecker) dot(w kernel.Tile, vectors int) {
 }
 
 func (c *kernelChecker) transposes(f kernel.Format) {
-	for i := range 210 {
+	for i := c.rng.IntN(every); i < 210; i += every {
 		c.transposed(c.tile(f, 1+c.rng.IntN(20), c.length(i)), 1+c.rng.IntN(kernel.MaxVectors))
 	}
 	for vectors := 1; vectors <= kernel.MaxVectors; vectors++ {
@@ -350,7 +350,7 @@ func (c *kernelChecker) transposed(w kernel.Tile, vectors int) {
 }
 
 func (c *kernelChecker) kda() {
-	for i := range 60 {
+	for i := c.rng.IntN(every); i < 60; i += every {
 		dim := 1 + i
 		if i > 40 {
 			dim = []int{64, 80, 96, 128, 160}[i%5]
@@ -373,7 +373,7 @@ func (c *kernelChecker) kda() {
 }
 
 func (c *kernelChecker) shortConv() {
-	for i := range 210 {
+	for i := c.rng.IntN(every); i < 210; i += every {
 		n, taps := c.length(i), 4
 		if i%10 == 0 {
 			taps = 1 + c.rng.IntN(6)
@@ -391,7 +391,7 @@ func (c *kernelChecker) shortConv() {
 // elements runs an element-wise kernel on all sizes. inputs are the arrays it reads, of which the result may take the
 // place of those below alias (-1 for none).
 func (c *kernelChecker) elements(inputs, alias int, run func(b kernel.Backend, y []float32, in [][]float32)) {
-	for i := range 206 {
+	for i := c.rng.IntN(every); i < 206; i += every {
 		n := c.length(i)
 		in := make([][]float32, inputs)
 		for j := range in {
@@ -485,7 +485,7 @@ func (c *kernelChecker) gate() {
 }
 
 func (c *kernelChecker) axpy() {
-	for i := range 206 {
+	for i := c.rng.IntN(every); i < 206; i += every {
 		n := c.length(i)
 		c.say("%d elements", n)
 		x, y, a := c.floats(n), c.floats(n), c.float()

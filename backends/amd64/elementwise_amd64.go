@@ -37,69 +37,85 @@ func (b backend) pieces(n int, f func(from, n int), last func(from, n int)) {
 
 type register [16]float32
 
+func (b backend) sigmoid(y, x *float32, n int) {
+	if b.set == avx512 {
+		sigmoidAVX512(y, x, n)
+	} else {
+		sigmoidAVX2(y, x, n)
+	}
+}
+
 // Sigmoid is generic.Backend.Sigmoid.
 func (b backend) Sigmoid(y, x []float32) {
 	b.pieces(len(y), func(i, n int) {
-		if b.set == avx512 {
-			sigmoidAVX512(&y[i], &x[i], n)
-		} else {
-			sigmoidAVX2(&y[i], &x[i], n)
-		}
+		b.sigmoid(&y[i], &x[i], n)
 	}, func(i, n int) {
 		var r register
 		copy(r[:n], x[i:])
-		b.Sigmoid(r[:b.lanes()], r[:b.lanes()])
+		b.sigmoid(&r[0], &r[0], b.lanes())
 		copy(y[i:], r[:n])
 	})
+}
+
+func (b backend) gate(y, g *float32, n int) {
+	if b.set == avx512 {
+		gateAVX512(y, g, n)
+	} else {
+		gateAVX2(y, g, n)
+	}
 }
 
 // Gate is generic.Backend.Gate.
 func (b backend) Gate(y, g []float32) {
 	b.pieces(len(y), func(i, n int) {
-		if b.set == avx512 {
-			gateAVX512(&y[i], &g[i], n)
-		} else {
-			gateAVX2(&y[i], &g[i], n)
-		}
+		b.gate(&y[i], &g[i], n)
 	}, func(i, n int) {
 		var r, s register
 		copy(r[:n], y[i:])
 		copy(s[:n], g[i:])
-		b.Gate(r[:b.lanes()], s[:b.lanes()])
+		b.gate(&r[0], &s[0], b.lanes())
 		copy(y[i:], r[:n])
 	})
+}
+
+func (b backend) situ(y, g, u *float32, n int, b1, b2 float32) {
+	if b.set == avx512 {
+		situAVX512(y, g, u, n, &b1, &b2)
+	} else {
+		situAVX2(y, g, u, n, &b1, &b2)
+	}
 }
 
 // SiTU is generic.Backend.SiTU.
 func (b backend) SiTU(y, g, u []float32, b1, b2 float32) {
 	b.pieces(len(y), func(i, n int) {
-		if b.set == avx512 {
-			situAVX512(&y[i], &g[i], &u[i], n, &b1, &b2)
-		} else {
-			situAVX2(&y[i], &g[i], &u[i], n, &b1, &b2)
-		}
+		b.situ(&y[i], &g[i], &u[i], n, b1, b2)
 	}, func(i, n int) {
 		var r, s register
 		copy(r[:n], g[i:])
 		copy(s[:n], u[i:])
-		b.SiTU(r[:b.lanes()], r[:b.lanes()], s[:b.lanes()], b1, b2)
+		b.situ(&r[0], &r[0], &s[0], b.lanes(), b1, b2)
 		copy(y[i:], r[:n])
 	})
+}
+
+func (b backend) decay(alpha, z, bias *float32, n int, scale, lower float32) {
+	if b.set == avx512 {
+		decayAVX512(alpha, z, bias, n, &scale, &lower)
+	} else {
+		decayAVX2(alpha, z, bias, n, &scale, &lower)
+	}
 }
 
 // Decay is generic.Backend.Decay.
 func (b backend) Decay(alpha, z, bias []float32, scale, lower float32) {
 	b.pieces(len(alpha), func(i, n int) {
-		if b.set == avx512 {
-			decayAVX512(&alpha[i], &z[i], &bias[i], n, &scale, &lower)
-		} else {
-			decayAVX2(&alpha[i], &z[i], &bias[i], n, &scale, &lower)
-		}
+		b.decay(&alpha[i], &z[i], &bias[i], n, scale, lower)
 	}, func(i, n int) {
 		var r, s register
 		copy(r[:n], z[i:])
 		copy(s[:n], bias[i:])
-		b.Decay(r[:b.lanes()], r[:b.lanes()], s[:b.lanes()], scale, lower)
+		b.decay(&r[0], &r[0], &s[0], b.lanes(), scale, lower)
 		copy(alpha[i:], r[:n])
 	})
 }
