@@ -236,7 +236,8 @@ func (t *talk) lines(ctx context.Context, in io.Reader) error {
 // interactive talks with someone at the terminal until they leave.
 func (t *talk) interactive(ctx context.Context) error {
 	if !t.flags.quiet {
-		t.note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the conversation.")
+		t.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends it all")
+		t.recall()
 	}
 	aborted := false
 	for {
@@ -248,7 +249,7 @@ func (t *talk) interactive(ctx context.Context) error {
 		case errors.Is(err, errAborted) && aborted:
 			return errInterrupted
 		case errors.Is(err, errAborted):
-			t.note("Ctrl-C again ends the conversation.")
+			t.note("Ctrl-C again ends the conversation")
 			aborted = true
 			continue
 		case err != nil:

@@ -48,7 +48,7 @@ func (t *talk) command(ctx context.Context, line string) error {
 		}
 		names = append(names, c.name)
 	}
-	return usagef("unknown command %s%s (/help lists them; a message that begins with / needs another one: //)", name, suggestion("", name, names))
+	return usagef("unknown command %s%s (/help lists them; // begins a message with /)", name, suggestion("", name, names))
 }
 
 // aside is where commands write: what they say is no answer.
@@ -205,15 +205,22 @@ func (t *talk) loadCommand(_ context.Context, argument string) error {
 	return nil
 }
 
-// recall says where the conversation stands.
+// recall shows the last exchange of a conversation that goes on.
 func (t *talk) recall() {
 	if t.editor == nil {
 		return
 	}
 	for _, m := range t.spoken()[max(0, len(t.spoken())-2):] {
-		if text := m.Plain(); text != "" {
-			fmt.Fprintln(t.out, t.style.dim(m.Role+": "+printable(text)))
+		before := ""
+		if m.Role == "user" {
+			before = prompt
 		}
+		if text := m.Plain(); text != "" {
+			fmt.Fprintln(t.out, t.style.dim(before+printable(text)))
+		}
+	}
+	if len(t.spoken()) > 0 {
+		fmt.Fprintln(t.out)
 	}
 }
 

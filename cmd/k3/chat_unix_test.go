@@ -136,7 +136,7 @@ func TestChatAtATerminal(t *testing.T) {
 	history := filepath.Join(t.TempDir(), "new", "history")
 	transcript := filepath.Join(t.TempDir(), "talk.jsonl")
 	x := startTerminal(t, nil, "chat", "--history", history, "--transcript", transcript)
-	x.expect("Ctrl-D ends the conversation")
+	x.expect("Ctrl-D ends it all")
 	x.expect("> ")
 	x.send("What is the capital of Frankreich?" + strings.Repeat("\x7f", len("kreich?")) + "ce?\r")
 	x.expect("\x1b\\[2mThe\x1b")
@@ -180,6 +180,17 @@ func TestChatAtATerminal(t *testing.T) {
 	if err != nil || strings.Count(string(data), `"content":"What is\n\tthe capital of 日本?"`) != 2 {
 		t.Errorf("transcript %s, %v", data, err)
 	}
+}
+
+func TestChatShowsWhereItGoesOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "talk.k3s")
+	if _, err := k3(t, "What is the capital of France?\n", "chat", "-q", "--save", path); err != nil {
+		t.Fatal(err)
+	}
+	x := startTerminal(t, nil, "chat", "--no-history", "--resume", path)
+	x.expect("(?s)> What is the capital of France\\?.*The capital of France is Paris.*\n.*> ")
+	x.send("/stats\r")
+	x.expect("since the start +computed 0 tokens")
 }
 
 func TestChatTwoCtrlCEndIt(t *testing.T) {
