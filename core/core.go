@@ -29,12 +29,13 @@ import (
 	"github.com/k3infer/k3/core/graph"
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/memory"
+	"github.com/k3infer/k3/core/pack"
 	"github.com/k3infer/k3/core/tape"
 	"github.com/k3infer/k3/core/tokenizer"
 )
 
-// Errors that callers tell apart, with errors.Is. Those about files are checkpoint.ErrConfig, checkpoint.ErrFormat and
-// tokenizer.ErrFormat; the one about backends is kernel.ErrBackend.
+// Errors that callers tell apart, with errors.Is. Those about files are checkpoint.ErrConfig, checkpoint.ErrFormat,
+// pack.ErrNone, pack.ErrFormat, pack.ErrOther and tokenizer.ErrFormat; the one about backends is kernel.ErrBackend.
 var (
 	// ErrBroken: a pass over this sequence failed or was cancelled; it must be reopened from a session or its prompt.
 	ErrBroken = graph.ErrBroken
@@ -56,6 +57,7 @@ const DefaultContext = 8192
 // Options says what to open and what to compute with. The zero value of each field but Files is a sensible choice.
 type Options struct {
 	Files        disk.Files // the checkpoint
+	Trunk        disk.Files // a pack of its trunk, which is read in place of the checkpoint; nil: none
 	Backend      string     // name of a registered backend; "" or "auto" is the fastest that runs here
 	Threads      int        // 0: kernel.DefaultThreads
 	Context      int        // most tokens of a sequence; 0: DefaultContext, or the model's own limit if that is lower
@@ -71,7 +73,8 @@ type Options struct {
 	AllLogits                 bool   // the plan makes room for the logits of every row
 	Policy                    string // name of a registered cache policy; "" is DefaultPolicy
 	Readers                   int    // reads at a time; 0: DefaultReaders
-	TileBytes                 int    // about the size of the tape's tiles; 0: tape.DefaultTileBytes
+	TileBytes                 int    // about the size of the tape's tiles; 0: tape.DefaultTileBytes, or less in a small model
+	TrunkIfThere              bool   // Trunk may be missing or of another checkpoint; it then plays no part
 	Buffered                  bool   // read through the page cache even where files can be read around it
 	// Notice is told, once each, of things worth knowing that are no errors, such as a disk that refuses direct reads.
 	Notice func(string)
@@ -84,6 +87,9 @@ type Options struct {
 	Probe func(layer int, what string, values []float32, width int)
 }
 
+// leastTiles is how many tiles the trunk is cut into at least, about.
+const leastTiles = 64
+
 // Defaults of Options.
 const (
 	DefaultPolicy  = "lru"
@@ -94,6 +100,7 @@ const (
 type Engine struct {
 	options   Options
 	model     *checkpoint.Model
+	pack      *pack.Pack // nil: none
 	account   memory.Account
 	pool      *kernel.Pool
 	plan      memory.Plan
@@ -151,7 +158,7 @@ func (e *Engine) open(ctx context.Context) error {
 	return err
 }
 
-// prepare opens the checkpoint, settles the options and makes the plan. It reads no weights.
+// prepare opens the checkpoint, settles the options and makes the plan. It reads no weights but samples of a pack's.
 func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 	o := &e.options
 	backend, err := kernel.Select(o.Backend)
@@ -198,11 +205,49 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 		return nil, err
 	}
 	e.matrices, e.layerTime = layout, make([]time.Duration, c.Layers+1)
-	if e.tiles, err = tape.Cut(layout, tape.Shards(e.model), o.TileBytes); err != nil {
+	if err := e.openPack(ctx); err != nil {
+		return nil, err
+	}
+	if o.TileBytes == 0 {
+		// A small model gets small tiles, so that its trunk, too, can be in memory in part.
+		var trunk int64
+		for _, m := range layout {
+			trunk += m.Tensor.Bytes
+		}
+		o.TileBytes = int(min(trunk/leastTiles, tape.DefaultTileBytes))
+	}
+	if e.tiles, err = tape.Cut(layout, e.locate, o.TileBytes); err != nil {
 		return nil, err
 	}
 	e.plan, err = e.makePlan(backend)
 	return backend, err
+}
+
+// openPack opens the pack of the trunk, if there is one.
+func (e *Engine) openPack(ctx context.Context) (err error) {
+	o := &e.options
+	if o.Trunk == nil {
+		return nil
+	}
+	e.pack, err = pack.Open(ctx, o.Trunk, e.model)
+	if o.TrunkIfThere && errors.Is(err, pack.ErrOther) {
+		o.notice("the trunk is read from the checkpoint: %v", err)
+		return nil
+	}
+	if o.TrunkIfThere && errors.Is(err, pack.ErrNone) {
+		return nil
+	}
+	return err
+}
+
+// locate says where the tape finds a tensor.
+func (e *Engine) locate(t checkpoint.Tensor) (disk.File, int64, error) {
+	if e.pack != nil {
+		if file, off, ok := e.pack.Locate(t); ok {
+			return file, off, nil
+		}
+	}
+	return e.model.Shard(t.Shard), t.Offset, nil
 }
 
 // makePlan divides the memory.
@@ -275,6 +320,9 @@ func MakePlan(ctx context.Context, o Options) (memory.Plan, *checkpoint.Config, 
 	e := &Engine{options: o}
 	_, err := e.prepare(ctx)
 	var c *checkpoint.Config
+	if e.pack != nil {
+		err = errors.Join(err, e.pack.Close())
+	}
 	if e.model != nil {
 		c = e.model.Config
 		err = errors.Join(err, e.model.Close())
@@ -299,6 +347,9 @@ func (e *Engine) Close() error {
 	}
 	if e.pool != nil {
 		e.pool.Close()
+	}
+	if e.pack != nil {
+		errs = append(errs, e.pack.Close())
 	}
 	if e.model != nil {
 		errs = append(errs, e.model.Close())

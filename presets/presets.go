@@ -32,6 +32,9 @@ type Config struct {
 
 	Model   string  `mapstructure:"model"` // a directory, or DemoModel
 	Trunk   string  `mapstructure:"trunk"` // the packed trunk's directory, or ""
+	// TrunkIfThere says that the trunk's directory is a preset's choice, not the user's: a pack need not be there.
+	TrunkIfThere bool `mapstructure:"-"`
+
 	Memory  Memory  `mapstructure:"memory"`
 	Cache   Cache   `mapstructure:"cache"`
 	IO      IO      `mapstructure:"io"`
@@ -218,14 +221,20 @@ func Load(flags *pflag.FlagSet, environ []string) (Config, error) {
 		return Config{}, err
 	}
 	for _, s := range settings {
-		if f := flags.Lookup(s.flag); f != nil && f.Changed {
-			v.Set(s.key, f.Value.(*flagValue).value)
+		f := flags.Lookup(s.flag)
+		if f == nil || !f.Changed {
+			continue
+		}
+		if x, ok := f.Value.(*flagValue); ok { // and not a flag of the command's own with that name
+			v.Set(s.key, x.value)
 		}
 	}
 	if err := v.UnmarshalExact(&c); err != nil {
 		return Config{}, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	return c, nil
+	given, err := Given(flags, environ, "trunk")
+	c.TrunkIfThere = c.Trunk != "" && !given
+	return c, err
 }
 
 // Given reports whether a flag, a variable or the configuration file has the setting with that key: neither a preset nor a default

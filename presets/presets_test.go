@@ -277,7 +277,11 @@ func TestPresetsAreTheFilesAndSayWhatTheyAre(t *testing.T) {
 		}
 		// The file on disk is usable by --config, too.
 		f, err := load(t, []string{"--config", name + ".yaml"}, nil)
-		f.File, f.Preset = "", name
+		// Named by the user, the trunk must be there; named by a preset, it need not.
+		if c.TrunkIfThere != (c.Trunk != "") || f.TrunkIfThere {
+			t.Errorf("%s: the trunk need be there: %v by name, %v by file", name, !c.TrunkIfThere, !f.TrunkIfThere)
+		}
+		f.File, f.Preset, f.TrunkIfThere = "", name, c.TrunkIfThere
 		if err != nil || !reflect.DeepEqual(f, c) {
 			t.Errorf("%s.yaml: %+v, %v; want %+v", name, f, err, c)
 		}

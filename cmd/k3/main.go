@@ -16,6 +16,7 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/kernel"
+	"github.com/k3infer/k3/core/pack"
 	"github.com/k3infer/k3/core/sample"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
@@ -89,7 +90,7 @@ func exitCode(err error) int {
 	case is(presets.ErrConfig, sample.ErrParams, kernel.ErrBackend, experts.ErrUnknownPolicy, experts.ErrOffline, core.ErrContext, core.ErrToken, core.ErrPrompt,
 		tokenizer.ErrUnknownID, tokenizer.ErrInvalidUTF8):
 		return exitUsage
-	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession):
+	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession, pack.ErrNone, pack.ErrFormat, pack.ErrOther):
 		return exitInput
 	case is(core.ErrNoFit):
 		return exitNoFit

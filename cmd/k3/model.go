@@ -24,14 +24,18 @@ import (
 // maxText is the most text or ids read from one file.
 const maxText = 256 << 20
 
+// directories completes the name of a directory.
+func directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
 // addConfigFlags gives a command the flags of the named settings, and completions for their values.
 func addConfigFlags(cmd *cobra.Command, names ...string) {
 	presets.AddFlags(cmd.Flags(), names...)
 	values := map[string]cobra.CompletionFunc{
 		"preset": cobra.FixedCompletions(presets.Names(), cobra.ShellCompDirectiveNoFileComp),
-		"model": func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveFilterDirs
-		},
+		"model":  directories,
+		"trunk":  directories,
 		"backend": func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 			for _, d := range kernel.Drivers() {
 				names = append(names, d.Name)
@@ -88,8 +92,12 @@ func noModel(dir, cause string) error {
 
 // engineOptions are the options that every command opens the model with; notices go to the user above the progress line.
 func engineOptions(c presets.Config, files disk.Files, line *progress) core.Options {
+	var trunk disk.Files
+	if c.Trunk != "" {
+		trunk = disk.Dir(c.Trunk)
+	}
 	return core.Options{
-		Files: files, Backend: c.Compute.Backend, Threads: c.Compute.Threads, Context: c.Context, PrefillChunk: c.PrefillChunk,
+		Files: files, Trunk: trunk, TrunkIfThere: c.TrunkIfThere, Backend: c.Compute.Backend, Threads: c.Compute.Threads, Context: c.Context, PrefillChunk: c.PrefillChunk,
 		Memory: int64(c.Memory.Total), TrunkMemory: int64(c.Memory.Trunk), ExpertMemory: int64(c.Memory.Experts), Guesses: c.Speculate,
 		Policy: c.Cache.Policy, Readers: c.IO.Readers, Buffered: c.IO.Direct == "off", Notice: line.notice,
 	}

@@ -72,7 +72,7 @@ func planCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().SortFlags = false
-	addConfigFlags(cmd, "model", "memory", "trunk-memory", "expert-memory", "context", "prefill-chunk", "speculate", "threads", "backend")
+	addConfigFlags(cmd, "model", "trunk", "memory", "trunk-memory", "expert-memory", "context", "prefill-chunk", "speculate", "threads", "backend")
 	cmd.Flags().BoolVar(&quick, "no-measure", false, "measure nothing and predict nothing")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return cmd

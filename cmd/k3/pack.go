@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/pack"
+)
+
+func packCommand() *cobra.Command {
+	var o pack.Options
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "pack [flags] MODEL DIR",
+		Short: "Copy the trunk of a model to a faster disk",
+		Long: "Copy the trunk of a model (demo is the built-in one) to DIR: all weights but the routed experts, which are a tenth of the\n" +
+			"released model, but are needed by every token. --trunk DIR then reads them from there. The format is that of kimi-k3-in-c, so that\n" +
+			"packs made by either serve both.\n\n" +
+			"Interrupted, the same command goes on where it stopped. A pack is read back before it gets its name; one that is there\n" +
+			"already is read back and compared with its checksums.",
+		Example: "  k3 pack ~/k3model /fast/k3trunk && k3 run --model ~/k3model --trunk /fast/k3trunk --prompt Hello",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usagef("%s takes two arguments, a model's directory and one for the pack, and got %d", cmd.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return packModel(cmd, args[0], args[1], o, quiet) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.BoolVar(&o.Force, "force", false, "replace the pack that is in DIR")
+	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress")
+	return cmd
+}
+
+func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool) error {
+	files, err := modelFiles(model, "config.json")
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return usagef("%s: not a directory", dir)
+	}
+	ctx, first, stop := interrupts(cmd.Context())
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-first:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), quiet)
+	defer line.clear()
+	line.opening(model)
+	m, err := checkpoint.Open(ctx, files)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	var p pace
+	verifying, drawn := false, time.Time{}
+	o.Progress = func(at pack.Progress) {
+		now := time.Now()
+		if at.Verifying != verifying {
+			verifying, p = at.Verifying, pace{}
+		}
+		if now.Sub(drawn) < redraw {
+			return
+		}
+		drawn = now
+		what := "writing"
+		if verifying {
+			what = "reading back"
+		}
+		line.show(now, fmt.Sprintf("%s %s of %s (%s)%s", what, size(at.Done), size(at.Total), percent(at.Done, at.Total), p.update(now, at.Done, at.Total)))
+	}
+	start := time.Now()
+	r, err := pack.Write(ctx, m, dir, o)
+	line.clear()
+	switch {
+	case errors.Is(err, context.Canceled):
+		return coded{exitInterrupted, &hinted{errors.New("interrupted"), "the same command goes on where it stopped"}}
+	case errors.Is(err, pack.ErrExists):
+		return coded{exitUsage, &hinted{err, "--force replaces what is there"}}
+	case errors.Is(err, pack.ErrFormat):
+		return &hinted{err, "the same command with --force writes it anew"}
+	case err != nil:
+		return err
+	}
+	if r.Before {
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the pack of %s is whole: %s, %s, read in %s\n", dir, model, plural(r.Layers, "layer", "layers"),
+			size(r.Bytes), seconds(time.Since(start).Seconds()))
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: packed %s of %s into %s in %s and read it back; --trunk %s uses it\n", dir, plural(r.Layers, "layer", "layers"), model,
+		size(r.Bytes), seconds(time.Since(start).Seconds()), quoteArgument(dir))
+	return err
+}

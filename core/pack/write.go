@@ -1,0 +1,617 @@
+package pack
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/memory"
+)
+
+// Options say how to write a pack.
+type Options struct {
+	// Force replaces a pack that is there, once the new one is whole, and a partial one that cannot be continued at once.
+	Force bool
+	// Workers is the number of pieces to work on at a time; 0 is 4.
+	Workers int
+	// Progress, if not nil, is told how far the work is. It is called often.
+	Progress func(Progress)
+}
+
+// Progress is how far the work is. Bytes are those of the pack.
+type Progress struct {
+	Done, Total int64
+	Verifying   bool // it is read back
+}
+
+// Result is a pack that is whole.
+type Result struct {
+	Layers int
+	Bytes  int64 // of its data
+	// Before is whether it was there and whole before, and Continued how many layers an earlier attempt had written.
+	Before    bool
+	Continued int
+}
+
+// Other files beside a pack: what is not complete yet, what of it is written, and checksums in the form of sha256sum.
+const (
+	partial = ".bin.partial"
+	journal = ".partial"
+	sums    = ".sha256"
+)
+
+// Write writes a pack of m's trunk into directory dir, or continues what an earlier call began there. The pack gets its name
+// when it is complete and was read back from the disk. An interrupted call leaves a partial pack for the next. A pack that is
+// there already and belongs to m is only read back. Errors match ErrExists where something would be overwritten, ErrSpace,
+// ErrFormat where what was read back is not what was written, or are those of reading and writing.
+func Write(ctx context.Context, m *checkpoint.Model, dir string, o Options) (Result, error) {
+	w := &writer{ctx: ctx, m: m, o: o, base: filepath.Join(dir, plainName), files: disk.Dir(dir)}
+	if w.o.Workers < 1 {
+		w.o.Workers = 4
+	}
+	r, err := w.run(dir)
+	if err != nil {
+		return Result{}, fmt.Errorf("pack: write %s: %w", dir, err)
+	}
+	return r, nil
+}
+
+type writer struct {
+	ctx   context.Context
+	m     *checkpoint.Model
+	o     Options
+	base  string // path of the pack's files without their endings
+	files disk.Files
+	runs  []run
+	total int64 // bytes of the pack, for the progress
+
+	out     *os.File // the partial pack
+	log     *os.File // the journal
+	done    []layer  // what is written
+	sums    []string // of their bytes
+	whole   string   // checksum of all, once it was read back
+	written func()   // for tests: called before the pack is read back
+}
+
+// run is what a layer's entry will be made of.
+type run struct {
+	tensors []checkpoint.Tensor // in the order of their bytes
+	bytes   int64
+}
+
+func (w *writer) run(dir string) (r Result, err error) {
+	if err := w.collect(); err != nil {
+		return r, err
+	}
+	identity, err := w.identity()
+	if err != nil {
+		return r, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return r, err
+	}
+	found, err := w.resume(identity)
+	if err != nil {
+		return r, err
+	}
+	r.Layers, r.Continued = len(w.runs), len(w.done)
+	if !found {
+		if before, err := w.existing(); err != nil {
+			return r, err
+		} else if before {
+			r.Before, r.Bytes = true, w.total
+			return r, nil
+		}
+		if err := w.create(identity); err != nil {
+			return r, err
+		}
+	}
+	defer func() {
+		for _, f := range []*os.File{w.out, w.log} {
+			if f != nil {
+				err = errors.Join(err, f.Close())
+			}
+		}
+	}()
+	if w.whole == "" {
+		if err := w.room(dir); err != nil {
+			return r, err
+		}
+		for i := len(w.done); i < len(w.runs); i++ {
+			if err := w.layer(i); err != nil {
+				return r, err
+			}
+		}
+		if w.written != nil {
+			w.written()
+		}
+		if err := w.verify(); err != nil {
+			return r, err
+		}
+	}
+	r.Bytes = w.end()
+	return r, w.publish()
+}
+
+// collect finds the trunk of each layer.
+func (w *writer) collect() error {
+	w.runs = make([]run, w.m.Config.Layers)
+	for t := range w.m.Index.All() { // in the order of the files
+		rest, ok := strings.CutPrefix(t.Name, layerPrefix)
+		if !ok || strings.Contains(t.Name, expertPart) {
+			continue
+		}
+		number, _, _ := strings.Cut(rest, ".")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 0 || n >= len(w.runs) {
+			continue // of no layer of this model
+		}
+		w.runs[n].tensors = append(w.runs[n].tensors, t)
+		w.runs[n].bytes += t.Bytes
+	}
+	for i, r := range w.runs {
+		if len(r.tensors) == 0 {
+			return fmt.Errorf("layer %d has no tensors", i)
+		}
+		w.total += roundUp(r.bytes)
+	}
+	return nil
+}
+
+func roundUp(n int64) int64 { return (n + align - 1) / align * align }
+
+// identity tells the checkpoint, as far as a pack is concerned, from all others.
+func (w *writer) identity() (string, error) {
+	sum := sha256.New()
+	for _, r := range w.runs {
+		if err := w.ctx.Err(); err != nil {
+			return "", err
+		}
+		for _, t := range r.tensors {
+			fmt.Fprintf(sum, "%q %v %v %s %d\n", t.Name, t.DType, t.Shape, w.m.Index.Shards()[t.Shard].Name, t.Offset)
+		}
+		for _, t := range sampled(r.tensors, func(t checkpoint.Tensor) int64 { return t.Bytes }) {
+			sample, _, err := readSample(w.m, t)
+			if err != nil {
+				return "", err
+			}
+			sum.Write(sample)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// existing tells whether a whole pack of this checkpoint is there. Anything else that is there is an error, unless it may be
+// replaced.
+func (w *writer) existing() (bool, error) {
+	var there []string
+	for _, ending := range []string{index, binary} {
+		if _, err := os.Lstat(w.base + ending); err == nil {
+			there = append(there, filepath.Base(w.base+ending))
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+	}
+	if len(there) == 0 || w.o.Force {
+		return false, nil
+	}
+	p, err := open(w.ctx, w.files, filepath.Base(w.base), w.m)
+	if errors.Is(err, ErrNone) {
+		return false, fmt.Errorf("%w: there is %s, which is no whole pack", ErrExists, strings.Join(there, " and "))
+	}
+	if errors.Is(err, ErrFormat) || errors.Is(err, ErrOther) {
+		return false, fmt.Errorf("%w: there is %w", ErrExists, err)
+	}
+	if err != nil {
+		return false, err
+	}
+	defer p.Close()
+	want, err := w.readSums()
+	if err != nil {
+		return false, fmt.Errorf("%w: there is a pack of this checkpoint without checksums (%w)", ErrExists, err)
+	}
+	w.total = p.file.Size()
+	whole, _, err := w.hash(p.file, []int64{p.file.Size()})
+	if err != nil {
+		return false, err
+	}
+	data, err := os.ReadFile(w.base + index)
+	if err != nil {
+		return false, err
+	}
+	for name, got := range map[string]string{binary: whole, index: hexSum(data)} {
+		if got != want[filepath.Base(w.base+name)] {
+			return false, fmt.Errorf("%w: %s is not what its checksum says", ErrFormat, filepath.Base(w.base+name))
+		}
+	}
+	return true, nil
+}
+
+func hexSum(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// readSums reads the checksums beside a pack, by the names of the files.
+func (w *writer) readSums() (map[string]string, error) {
+	data, err := disk.ReadAll(w.files, filepath.Base(w.base)+sums, 1<<16)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		if sum, name, ok := strings.Cut(strings.TrimRight(line, "\r\n"), "  "); ok {
+			all[name] = sum
+		}
+	}
+	for _, ending := range []string{binary, index} {
+		if name := filepath.Base(w.base + ending); all[name] == "" {
+			return nil, fmt.Errorf("%s has none of %s", filepath.Base(w.base+sums), name)
+		}
+	}
+	return all, nil
+}
+
+// record is a line of the journal: whose pack is being written, a layer that is, or the checksum of all of them.
+type record struct {
+	Pack  string          `json:"pack,omitempty"`
+	Layer json.RawMessage `json:"layer,omitempty"`
+	Sum   string          `json:"sha256,omitempty"`
+}
+
+// resume looks for what an earlier attempt has left.
+func (w *writer) resume(identity string) (found bool, err error) {
+	data, err := os.ReadFile(w.base + journal)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	valid, whose := w.replay(data)
+	if whose != identity {
+		if valid > 0 && !w.o.Force {
+			return false, fmt.Errorf("%w: there is a partial pack of another checkpoint, %s", ErrExists, filepath.Base(w.base+partial))
+		}
+		return false, w.discard()
+	}
+	if w.log, err = os.OpenFile(w.base+journal, os.O_RDWR, 0); err == nil {
+		if err = w.log.Truncate(int64(valid)); err == nil {
+			_, err = w.log.Seek(0, io.SeekEnd)
+		}
+	}
+	if err == nil {
+		w.out, err = os.OpenFile(w.base+partial, os.O_RDWR, 0)
+	}
+	if errors.Is(err, fs.ErrNotExist) && w.whole != "" {
+		if info, err := os.Stat(w.base + binary); err == nil && info.Size() == w.end() {
+			return true, nil // it has its name already
+		}
+	}
+	if err == nil {
+		var info os.FileInfo
+		if info, err = w.out.Stat(); err == nil && info.Size() < w.end() {
+			err = fmt.Errorf("%w: %s is shorter than what was written to it", ErrFormat, w.out.Name())
+		}
+	}
+	if err != nil {
+		if errors.Is(err, ErrFormat) || errors.Is(err, fs.ErrNotExist) {
+			return false, w.discard() // it is of no use
+		}
+		w.close()
+		return false, err
+	}
+	return true, nil
+}
+
+// replay reads the journal up to the first line that is torn. What is there belongs to identity whose.
+func (w *writer) replay(data []byte) (valid int, whose string) {
+	for n, line := range slices.Collect(strings.Lines(string(data))) {
+		var x record
+		if !strings.HasSuffix(line, "\n") || json.Unmarshal([]byte(line), &x) != nil || (n == 0) != (x.Pack != "") || w.whole != "" {
+			return valid, whose
+		}
+		switch {
+		case x.Pack != "":
+			whose = x.Pack
+		case x.Layer == nil:
+			w.whole = x.Sum
+		default:
+			l, err := layerOf(x.Layer)
+			if err != nil || l.number != int64(len(w.done)) || len(w.done) == len(w.runs) || l.offset != w.end() {
+				return valid, whose
+			}
+			w.done, w.sums = append(w.done, l), append(w.sums, x.Sum)
+		}
+		valid += len(line)
+	}
+	return valid, whose
+}
+
+// discard forgets an earlier attempt.
+func (w *writer) discard() error {
+	w.close()
+	w.done, w.sums, w.whole = nil, nil, ""
+	for _, ending := range []string{journal, partial} {
+		if err := os.Remove(w.base + ending); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *writer) close() {
+	for _, f := range []**os.File{&w.out, &w.log} {
+		if *f != nil {
+			(*f).Close()
+			*f = nil
+		}
+	}
+}
+
+// create begins a partial pack.
+func (w *writer) create(identity string) (err error) {
+	if w.out, err = os.OpenFile(w.base+partial, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
+		return err
+	}
+	if w.log, err = os.OpenFile(w.base+journal, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
+		return err
+	}
+	return w.note(record{Pack: identity})
+}
+
+// note adds a line to the journal, which says nothing that is not durable.
+func (w *writer) note(x record) error {
+	data, err := json.Marshal(x)
+	if err == nil {
+		_, err = w.log.Write(append(data, '\n'))
+	}
+	return errors.Join(err, w.log.Sync())
+}
+
+// room looks whether the disk has room for what is left.
+func (w *writer) room(dir string) error {
+	const reserve = 16 << 20
+	needed := w.total - w.end() + reserve
+	if free, err := disk.FreeSpace(dir); err == nil && free < needed { // where it cannot be told, writing will
+		return fmt.Errorf("%w: %d bytes needed, %d free", ErrSpace, needed, free)
+	}
+	return nil
+}
+
+// end is the size of what is written.
+func (w *writer) end() int64 {
+	if len(w.done) == 0 {
+		return 0
+	}
+	l := w.done[len(w.done)-1]
+	return l.offset + l.bytes
+}
+
+// pieceBytes is how much of a tensor is read at once.
+const pieceBytes = 4 << 20
+
+// layer writes a layer and notes it.
+func (w *writer) layer(i int) error {
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	type piece struct {
+		tensor int // index into entries
+		data   []byte
+		err    error
+	}
+	queue := make(chan chan piece, w.o.Workers)
+	go func() {
+		defer close(queue)
+		for n, t := range w.runs[i].tensors {
+			for from := int64(0); from < t.Bytes || from == 0; from += pieceBytes {
+				c := make(chan piece, 1)
+				select {
+				case queue <- c:
+				case <-ctx.Done():
+					return
+				}
+				go func() {
+					p := piece{tensor: n, data: make([]byte, min(pieceBytes, t.Bytes-from))}
+					p.err = w.m.Read(p.data, t, from)
+					c <- p
+				}()
+			}
+		}
+	}()
+	// However this ends, the readers must have ended before.
+	defer func() {
+		cancel()
+		for c := range queue {
+			<-c
+		}
+	}()
+
+	first := w.runs[i].tensors[0]
+	l := layer{number: int64(i), shard: filepath.Base(w.m.Index.Shards()[first.Shard].Name), start: first.Offset, offset: w.end()}
+	for _, t := range w.runs[i].tensors {
+		l.tensors = append(l.tensors, entry{name: t.Name, dtype: t.DType.String(), shape: t.Shape})
+	}
+	sum := sha256.New()
+	write := func(data []byte) error {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		if _, err := w.out.WriteAt(data, l.offset+l.bytes); err != nil {
+			return err
+		}
+		sum.Write(data)
+		l.bytes += int64(len(data))
+		w.progress(l.offset+l.bytes, false)
+		return nil
+	}
+	last := -1
+	for c := range queue {
+		p := <-c
+		if p.err != nil {
+			return p.err
+		}
+		e := &l.tensors[p.tensor]
+		if p.tensor != last {
+			last, e.off = p.tensor, l.bytes
+		}
+		if err := write(p.data); err != nil {
+			return err
+		}
+		e.bytes += int64(len(p.data))
+	}
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	if err := write(make([]byte, roundUp(l.bytes)-l.bytes)); err != nil {
+		return err
+	}
+	slices.SortFunc(l.tensors, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	if err := w.out.Sync(); err != nil {
+		return err
+	}
+	w.done, w.sums = append(w.done, l), append(w.sums, hex.EncodeToString(sum.Sum(nil)))
+	return w.note(record{Layer: l.text(), Sum: w.sums[i]})
+}
+
+func (w *writer) progress(done int64, verifying bool) {
+	if w.o.Progress != nil {
+		w.o.Progress(Progress{Done: done, Total: max(w.total, done), Verifying: verifying})
+	}
+}
+
+// verify reads back what was written.
+func (w *writer) verify() error {
+	f, err := w.files.Open(filepath.Base(w.base + partial))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var ends []int64
+	for _, l := range w.done {
+		ends = append(ends, l.offset+l.bytes)
+	}
+	whole, parts, err := w.hash(f, ends)
+	if err != nil {
+		return err
+	}
+	for i, sum := range parts {
+		if sum != w.sums[i] {
+			return errors.Join(fmt.Errorf("%w: layer %d was read back other than it was written: the disk or the memory fails", ErrFormat, i), w.discard())
+		}
+	}
+	if err := w.out.Truncate(w.end()); err != nil { // an earlier attempt may have written more
+		return err
+	}
+	w.whole = whole
+	return w.note(record{Sum: whole})
+}
+
+// hash reads a file around the page cache, as far as that goes, and returns the checksums of all of it up to the last end, and
+// of each part.
+func (w *writer) hash(f disk.File, ends []int64) (whole string, parts []string, err error) {
+	const size = 4 * disk.DefaultPiece
+	var account memory.Account
+	var buffers [2]*memory.Block
+	for i := range buffers {
+		if buffers[i], err = account.Allocate("verify", size); err != nil {
+			return "", nil, err
+		}
+		defer buffers[i].Free()
+	}
+	pool := disk.NewPool(disk.Config{Readers: w.o.Workers})
+	defer pool.Close() // before the buffers go
+	all, part := sha256.New(), sha256.New()
+	end := ends[len(ends)-1]
+	done := make(chan error, 1)
+	load := func(at int64) {
+		n := int(min(size, end-at))
+		run := disk.Run{File: f, Off: at, Len: n, Mem: buffers[at/size%2].Bytes()}
+		pool.Start(w.ctx, disk.Ahead, []disk.Run{run}, func(err error) { done <- err })
+	}
+	load(0)
+	for at := int64(0); at < end; at += size {
+		if err := <-done; err != nil {
+			return "", nil, err
+		}
+		if at+size < end {
+			load(at + size)
+		}
+		data := buffers[at/size%2].Bytes()[:min(size, end-at)]
+		summed := make(chan struct{})
+		go func() {
+			all.Write(data)
+			close(summed)
+		}()
+		for from := at; from < at+int64(len(data)); {
+			to := min(ends[len(parts)], at+int64(len(data)))
+			part.Write(data[from-at : to-at])
+			if from = to; to == ends[len(parts)] {
+				parts = append(parts, take(part))
+			}
+		}
+		<-summed
+		w.progress(min(at+size, end), true)
+	}
+	return take(all), parts, nil
+}
+
+func take(h hash.Hash) string {
+	s := hex.EncodeToString(h.Sum(nil))
+	h.Reset()
+	return s
+}
+
+// publish gives the pack its name. The list comes last: without it there is no pack.
+func (w *writer) publish() error {
+	if w.out != nil {
+		if err := w.out.Close(); err != nil {
+			return err
+		}
+		w.out = nil
+		if err := os.Remove(w.base + index); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Rename(w.base+partial, w.base+binary); err != nil {
+			return err
+		}
+	}
+	text := (&manifest{count: int64(w.m.Config.Layers), layers: w.done}).text()
+	lines := fmt.Sprintf("%s  %s\n%s  %s\n", w.whole, filepath.Base(w.base+binary), hexSum(text), filepath.Base(w.base+index))
+	for _, f := range []struct {
+		ending string
+		data   []byte
+	}{{sums, []byte(lines)}, {index, text}} {
+		n, err := disk.Create(w.base + f.ending)
+		if err != nil {
+			return err
+		}
+		if _, err := n.Write(f.data); err != nil {
+			n.Abandon()
+			return err
+		}
+		if err := n.Commit(); err != nil {
+			return err
+		}
+	}
+	p, err := open(w.ctx, w.files, filepath.Base(w.base), w.m)
+	if err != nil {
+		return err
+	}
+	err = w.log.Close()
+	w.log = nil
+	return errors.Join(err, p.Close(), os.Remove(w.base+journal))
+}
