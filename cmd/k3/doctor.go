@@ -288,17 +288,7 @@ func (d *diskState) measure(ctx context.Context, perLoad time.Duration) (err err
 	if d.Free > 0 && d.Free < 2*scratchBytes {
 		return fmt.Errorf("only %s free: not measured", size(d.Free))
 	}
-	block := make([]byte, 8<<20)
-	if _, err := rand.Read(block); err != nil { // a disk that compresses must not look faster than it is
-		return err
-	}
-	for start, n := time.Now(), 0; n < scratchBytes && ctx.Err() == nil && (time.Since(start) < scratchTime || n < 8*len(block)); n += len(block) {
-		block[0]++
-		if _, err := f.Write(block); err != nil {
-			return err
-		}
-	}
-	if err := f.Sync(); err != nil {
+	if err := fillScratch(ctx, f); err != nil {
 		return err
 	}
 	file, err := disk.Dir(filepath.Dir(f.Name())).Open(filepath.Base(f.Name()))
@@ -321,6 +311,21 @@ func (d *diskState) measure(ctx context.Context, perLoad time.Duration) (err err
 		}
 	}
 	return nil
+}
+
+// fillScratch writes what a disk is to be measured with.
+func fillScratch(ctx context.Context, f *os.File) error {
+	block := make([]byte, 8<<20)
+	if _, err := rand.Read(block); err != nil { // a disk that compresses must not look faster than it is
+		return err
+	}
+	for start, n := time.Now(), 0; n < scratchBytes && ctx.Err() == nil && (time.Since(start) < scratchTime || n < 8*len(block)); n += len(block) {
+		block[0]++
+		if _, err := f.Write(block); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
 }
 
 // outlook predicts a token of the released model with every preset.

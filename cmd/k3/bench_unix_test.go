@@ -1,0 +1,171 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// fakeBencher runs, in place of k3, a shell script that notes its budget in the file log and then does as body says; $report
+// is where the report belongs, $memory the budget and $run how often the script has run before.
+func fakeBencher(t *testing.T, repeats int, body string) (b *bencher, log func() []string) {
+	t.Helper()
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	text := `#!/bin/sh
+for a; do case $a in --report=*) report=${a#--report=};; --memory=*) memory=${a#--memory=};; esac; done
+touch "` + dir + `/log"
+run=$(wc -l < "` + dir + `/log")
+echo $memory >> "` + dir + `/log"
+` + body + "\n"
+	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b = &bencher{flags: benchFlags{repeats: repeats}, program: program, limit: noLimit, scratch: dir, line: newProgress(io.Discard, io.Discard, true)}
+	b.result.Kind = "ladder"
+	return b, func() []string {
+		data, err := os.ReadFile(filepath.Join(dir, "log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(data))
+	}
+}
+
+func settingsOf(memory ...int64) (list []setting) {
+	for _, m := range memory {
+		list = append(list, setting{Label: fmt.Sprint(m), Memory: m})
+	}
+	return list
+}
+
+// writeReport is the script's part that writes a report, with $ids and $peak.
+func writeReport(t *testing.T) string {
+	t.Helper()
+	r := report{Decode: phase{Tokens: 1, Passes: 1, SecondsPerToken: 1}}
+	data, err := json.Marshal(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := strings.Replace(string(data), `"ids":null`, `"ids":['$ids']`, 1)
+	if s == string(data) {
+		t.Fatalf("no ids in %s", s)
+	}
+	return `echo '` + strings.TrimSuffix(s, "}") + `,"peak_rss_bytes":'$peak'}' > $report`
+}
+
+func TestRoundsGoBackAndForthAndBeginWithTheBest(t *testing.T) {
+	b, log := fakeBencher(t, 3, "ids=1 peak=0; "+writeReport(t))
+	if err := b.measure(t.Context(), settingsOf(1, 2, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := log(), []string{"3", "2", "1", "1", "2", "3", "3", "2", "1"}; !slices.Equal(got, want) {
+		t.Errorf("measured %v, want %v", got, want)
+	}
+	for _, r := range b.result.Rungs {
+		if r.Status != rungFits || len(r.SecondsPerToken.Values) != 3 {
+			t.Errorf("%s: %s, %v", r.Label, r.Status, r.SecondsPerToken.Values)
+		}
+	}
+}
+
+func TestWhatDoesNotFitIsToldFromWhatFails(t *testing.T) {
+	b, log := fakeBencher(t, 3, `case $memory in
+1) echo 'k3: 5 more bytes needed' >&2; exit 4;;
+2) echo 'fatal error: runtime: cannot allocate memory' >&2; echo 'goroutine 1' >&2; exit 2;;
+3) kill -9 $$;;
+4) echo '{"ids":[' > $report;;
+5) exit 0;;
+6) echo noise >&2; echo 'k3: it broke' >&2; exit 1;;
+7) [ $run -lt 7 ] || exit 1;;
+esac
+ids=1,2 peak=8; [ $memory = 4 ] || [ $memory = 5 ] || `+writeReport(t))
+	if err := b.measure(t.Context(), settingsOf(1, 2, 3, 4, 5, 6, 7, 8)); err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range []struct{ status, why string }{
+		{rungNoFit, "5 more bytes needed"},
+		{rungFailed, "exit status 2: fatal error: runtime: cannot allocate memory (the hard limit is none"},
+		{rungFailed, "signal: killed"},
+		{rungFailed, "the report: unexpected end of JSON input"},
+		{rungFailed, "the report: open "},
+		{rungFailed, "exit status 1: it broke"},
+		{rungFailed, "8 were in use"}, // more than promised
+		{rungFits, ""},
+	} {
+		r := b.result.Rungs[i]
+		if r.Status != x.status || !strings.Contains(r.Why, x.why) {
+			t.Errorf("%s: %s, %s", r.Label, r.Status, r.Why)
+		}
+	}
+	if n := len(log()); n != 8+2 {
+		t.Errorf("%d runs: what fails or does not fit is not to be repeated", n)
+	}
+}
+
+func TestOtherIDsAreNoticed(t *testing.T) {
+	b, _ := fakeBencher(t, 3, "ids=1; [ $run != 4 ] || ids=2; peak=0; "+writeReport(t))
+	if err := b.measure(t.Context(), settingsOf(10, 20)); err != nil {
+		t.Fatal(err)
+	}
+	if b.result.Different != "20, run 3: 2" {
+		t.Errorf("%q", b.result.Different)
+	}
+	if err := b.result.verdict(); exitCode(err) != exitFailed {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestResultsAreWrittenAfterEveryRun(t *testing.T) {
+	b, _ := fakeBencher(t, 3, "[ $run -lt 1 ] || cp out/ladder.tsv seen$run; ids=1 peak=0; "+writeReport(t))
+	t.Chdir(b.scratch)
+	b.flags.out = "out"
+	if err := b.checkOut("ladder"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.measure(t.Context(), settingsOf(10)); err != nil {
+		t.Fatal(err)
+	}
+	for run := 1; run < 3; run++ {
+		data, err := os.ReadFile(fmt.Sprint("seen", run))
+		if err != nil || !strings.Contains(string(data), fmt.Sprintf("\t%d\tfits\t1\n", run)) {
+			t.Errorf("before run %d: %q, %v", run+1, data, err)
+		}
+	}
+	earlier, err := readBench("out", "ladder")
+	if err != nil || len(earlier.Rungs) != 1 || len(earlier.Rungs[0].Runs) != 3 {
+		t.Errorf("read back: %+v, %v", earlier, err)
+	}
+	if err := b.checkOut("ladder"); exitCode(err) != exitUsage {
+		t.Errorf("the same again: %v", err)
+	}
+}
+
+func TestUlimitIsHard(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("enforced on Linux only")
+	}
+	run := func(block int64) error {
+		cmd, release, err := ulimit.command(t.Context(), 64<<20, "/bin/dd", []string{"if=/dev/zero", "of=/dev/null", "count=1", "bs=" + strconv.FormatInt(block, 10)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		return cmd.Run()
+	}
+	if err := run(64 << 20); err != nil {
+		t.Errorf("64 MiB in 64 MiB: %v", err)
+	}
+	if err := run(64<<20 + 2*ulimitSlack); err == nil {
+		t.Error("384 MiB in 64 MiB went well")
+	}
+}
