@@ -174,3 +174,13 @@ func shortConvNEON(y *float32, w *float32, x *float32, stride int, n int)
 //
 //go:noescape
 func maximumNEON(m *float32, x *float32, n int)
+
+// readNEON reads 64-byte lines and sets sum to something made of all of them.
+//
+//go:noescape
+func readNEON(p *byte, lines int, sum *uint64)
+
+// peakNEON does rounds of peakFlops multiplications and additions that wait for nothing.
+//
+//go:noescape
+func peakNEON(rounds int)

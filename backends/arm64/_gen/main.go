@@ -1,5 +1,5 @@
-// Command _gen writes the assembly of backends/arm64 and its Go declarations. The algorithms are in dot.go, state.go and
-// elementwise.go; emit.go and lanes.go know registers and encodings.
+// Command _gen writes the assembly of backends/arm64 and its Go declarations. The algorithms are in dot.go, state.go,
+// elementwise.go and measure.go; emit.go and lanes.go know registers and encodings.
 package main
 
 import (
@@ -30,6 +30,7 @@ func generate(dir string) error {
 		{"dot", dotKernels},
 		{"state", stateKernels},
 		{"elementwise", elementwiseKernels},
+		{"measure", measureKernels},
 	} {
 		f := &file{name: part.name}
 		part.fill(f)
