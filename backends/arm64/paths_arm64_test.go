@@ -154,8 +154,7 @@ func TestReadReadsEverything(t *testing.T) {
 	p := make([]byte, 1024)
 	for i := range p {
 		p[i] = 1
-		// The lower half of the last register is what comes out, the parts of a line lie on top of each other.
-		if sum := b.Read(p); i%16 < 8 && sum != 1<<(8*(i%8)) {
+		if sum := b.Read(p); sum != 1<<(8*(i%8)) {
 			t.Fatalf("byte %d leaves %x", i, sum)
 		}
 		p[i] = 0

@@ -20,6 +20,8 @@ func measureKernels(f *file) {
 	for v := range 3 {
 		f.p("VEOR V%d.B16, V0.B16, V0.B16", 1+v)
 	}
+	f.p("VEXT $8, V0.B16, V0.B16, V1.B16")
+	f.p("VEOR V1.B16, V0.B16, V0.B16")
 	f.p("FMOVD F0, (R2)")
 	f.p("RET")
 
