@@ -92,7 +92,7 @@ const leastTiles = 64
 
 // Defaults of Options.
 const (
-	DefaultPolicy  = "lru"
+	DefaultPolicy  = "adaptive"
 	DefaultReaders = 8
 )
 
@@ -146,7 +146,7 @@ func (e *Engine) open(ctx context.Context) error {
 	e.disk = disk.NewPool(disk.Config{Readers: o.Readers, Buffered: o.Buffered, Fallback: func(file string, why error) {
 		o.notice("%s is read through the page cache: %v", file, why)
 	}})
-	if e.tape, err = tape.Open(e.tiles, tape.Options{Pool: e.disk, Account: &e.account, Pinned: e.plan.Pinned, Ring: e.plan.Ring}); err != nil {
+	if e.tape, err = tape.Open(e.tiles, tape.Options{Pool: e.disk, Account: &e.account, Workers: e.pool, Pinned: e.plan.Pinned, Ring: e.plan.Ring}); err != nil {
 		return err
 	}
 	if e.experts, err = experts.Open(e.model, experts.Options{Pool: e.disk, Account: &e.account, Slots: e.plan.Slots, Policy: o.Policy}); err != nil {
@@ -237,17 +237,29 @@ func (e *Engine) openPack(ctx context.Context) (err error) {
 	if o.TrunkIfThere && errors.Is(err, pack.ErrNone) {
 		return nil
 	}
+	if err == nil {
+		e.findPacked()
+	}
 	return err
 }
 
-// locate says where the tape finds a tensor.
+// locate says where the tape finds a tensor that is stored as it is.
 func (e *Engine) locate(t checkpoint.Tensor) (disk.File, int64, error) {
 	if e.pack != nil {
-		if file, off, ok := e.pack.Locate(t); ok {
+		if file, off, _, ok := e.pack.Locate(t); ok {
 			return file, off, nil
 		}
 	}
 	return e.model.Shard(t.Shard), t.Offset, nil
+}
+
+// findPacked notes which matrices of the tape are stored compressed.
+func (e *Engine) findPacked() {
+	for i := range e.matrices {
+		if file, off, frames, ok := e.pack.Locate(e.matrices[i].Tensor); ok && frames != nil {
+			e.matrices[i].Packed = &tape.Packed{File: file, Off: off, Rows: frames.Rows, Ends: frames.Ends, Expand: pack.Expand}
+		}
+	}
 }
 
 // makePlan divides the memory.
@@ -260,9 +272,14 @@ func (e *Engine) makePlan(backend kernel.Backend) (memory.Plan, error) {
 	if err != nil {
 		return memory.Plan{}, err
 	}
+	frames := int64(0)
+	if e.pack != nil {
+		frames = int64(e.pack.Frames()) * frameBytes
+	}
 	return plan(e.options, e.model.Config, backend, memory.Request{
-		Index: int64(e.model.Index.Len()) * indexBytes, Vectors: int64(vectors),
-		TrunkBytes: e.tiles.Bytes(), TileBuffer: int64(e.tiles.BufferBytes()), ExpertSlot: int64(slot),
+		Index: int64(e.model.Index.Len())*indexBytes + frames, Vectors: int64(vectors),
+		TrunkBytes: e.tiles.Bytes(), TileBuffer: int64(e.tiles.BufferBytes()), TileScratch: int64(e.tiles.ScratchBytes()),
+		ExpertSlot: int64(slot),
 	})
 }
 
@@ -303,9 +320,11 @@ func PlanGeometry(c *checkpoint.Config, quantized bool, o Options) (memory.Plan,
 	return plan(o, c, backend, r)
 }
 
-// What the plan counts for each tensor of the index and for each id of the vocabulary; tests measure both.
+// What the plan counts for each tensor of the index, for each frame of a compressed pack and for each id of the vocabulary;
+// tests measure them.
 const (
 	indexBytes     = 64
+	frameBytes     = 16
 	tokenizerBytes = 32
 )
 
