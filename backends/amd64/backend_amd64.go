@@ -103,7 +103,7 @@ func padVector(block *[block]float32, x []float32) {
 	}
 }
 
-// dotArgs is the argument of the dot product functions, which advance w, scale, tail and dst from group to group.
+// dotArgs is the argument of the dot product functions, which count in the last fields how far they have come.
 type dotArgs struct {
 	dst    *float32
 	stride uintptr // bytes from a vector's results to the next vector's
@@ -125,6 +125,9 @@ type dotArgs struct {
 	first, last uintptr  // not 0 for the first and the last panel
 	sums        *float32 // accumulators between sweeps and panels, 32 for each row and vector
 	sumsStep    uintptr  // bytes from a group's to the next group's, 0 where there is one panel
+
+	// How many bytes the functions have advanced beyond the pointers.
+	dstAt, wAt, scaleAt, tailAt, sumsAt uintptr
 }
 
 const (
@@ -149,9 +152,10 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// shapes lists, for the vectors one sweep takes, the rows it takes.
+// shape is what a function takes at a time.
 type shape struct{ rows, vectors int }
 
+// shapes lists the functions for a format, those for most vectors first. Each has a twin for one row.
 func (b backend) shapes(f kernel.Format) []shape {
 	switch {
 	case f == kernel.MXFP4 && b.set == avx512:
@@ -221,25 +225,25 @@ func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, 
 	}
 	for from := 0; from < w.Rows; from += chunk {
 		to := min(from+chunk, w.Rows)
-		for at := 0; at == 0 || at < blocks; at += panel {
-			n := min(panel, blocks-at)
+		for p := 0; p == 0 || p < blocks; p += panel {
+			n := min(panel, blocks-p)
 			a.blocks = uintptr(n)
 			a.first, a.last = 0, 0
-			if at == 0 {
+			if p == 0 {
 				a.first = 1
 			}
-			end := at+n == blocks
+			end := p+n == blocks
 			if end {
 				a.last = 1
 			}
 			for v := 0; v < vectors; {
 				shape := b.shape(w.Format, vectors-v)
-				a.x = &x[v*packed+at*block]
+				a.x = &x[v*packed+p*block]
 				a.tail, a.tailX = nil, nil
 				if end && tails != nil {
 					a.tail, a.tailX = (*byte)(unsafe.Add(unsafe.Pointer(tails), from*128)), &x[v*packed+blocks*block]
 				}
-				a.w = &w.Data[from*int(a.row)+w.Format.RowBytes(at*block)]
+				a.w = &w.Data[from*int(a.row)+w.Format.RowBytes(p*block)]
 				a.dst = &dst[v*stride+from]
 				if w.Format == kernel.MXFP4 {
 					a.scale = &w.Scale[from*int(a.scaleRow)]
@@ -247,6 +251,7 @@ func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, 
 				if s != nil {
 					a.sums = &s.sums[v*chunkRows*kernel.Lanes]
 				}
+				a.dstAt, a.wAt, a.scaleAt, a.tailAt, a.sumsAt = 0, 0, 0, 0, 0
 				b.calls(w.Format, shape, to-from, n, &a)
 				v += shape.vectors
 			}
@@ -293,9 +298,9 @@ func (b backend) call(f kernel.Format, rows, vectors int, a *dotArgs) {
 		// The function always takes two rows: here the same twice.
 		one := *a
 		var two [2]float32
-		one.dst, one.row, one.scaleRow = &two[0], 0, 0
+		one.dst, one.dstAt, one.row, one.scaleRow = &two[0], 0, 0, 0
 		dotAVX2(f, 2, vectors, &one)
-		*a.dst = two[0]
+		*(*float32)(unsafe.Add(unsafe.Pointer(a.dst), a.dstAt)) = two[0]
 	}
 }
 

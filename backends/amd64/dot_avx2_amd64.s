@@ -51,11 +51,13 @@ TEXT ·dotF32R2V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ dotArgs_groups(AX), R13
 group1:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
 	JNE fresh3
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
@@ -101,6 +103,7 @@ tail4:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
 	JZ done6
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y8
@@ -119,6 +122,7 @@ done6:
 	CMPQ dotArgs_last(AX), $0
 	JNE reduce8
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
@@ -150,18 +154,16 @@ reduce8:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, 0(BX)
 next7:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $2, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none9
-	ADDQ $256, dotArgs_tail(AX)
-none9:
-	ADDQ $8, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $256, dotArgs_tailAt(AX)
+	ADDQ $8, dotArgs_dstAt(AX)
 	DECQ R13
 	JNZ group1
 	VZEROUPPER
@@ -171,28 +173,30 @@ none9:
 TEXT ·dotF32R1V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group10:
+group9:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh12
+	JNE fresh11
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
 	VMOVUPS 96(BX), Y3
-	JMP begun11
-fresh12:
+	JMP begun10
+fresh11:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun11:
+begun10:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail13
-block14:
+	JZ tail12
+block13:
 	VMOVUPS 0(R10), Y4
 	VFMADD231PS 0(SI), Y4, Y0
 	VMOVUPS 32(R10), Y4
@@ -205,11 +209,12 @@ block14:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block14
-tail13:
+	JNZ block13
+tail12:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done15
+	JZ done14
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y4
@@ -220,16 +225,17 @@ tail13:
 	VFMADD231PS 64(SI), Y4, Y2
 	VMOVUPS 96(R10), Y4
 	VFMADD231PS 96(SI), Y4, Y3
-done15:
+done14:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce17
+	JNE reduce16
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
 	VMOVUPS Y3, 96(BX)
-	JMP next16
-reduce17:
+	JMP next15
+reduce16:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -245,20 +251,18 @@ reduce17:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, 0(BX)
-next16:
+next15:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none18
-	ADDQ $128, dotArgs_tail(AX)
-none18:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group10
+	JNZ group9
 	VZEROUPPER
 	RET
 
@@ -267,13 +271,15 @@ TEXT ·dotF32R3V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group19:
+group17:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh21
+	JNE fresh19
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
@@ -286,8 +292,8 @@ group19:
 	VMOVUPS 288(BX), Y9
 	VMOVUPS 320(BX), Y10
 	VMOVUPS 352(BX), Y11
-	JMP begun20
-fresh21:
+	JMP begun18
+fresh19:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -300,11 +306,11 @@ fresh21:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun20:
+begun18:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail22
-block23:
+	JZ tail20
+block21:
 	VMOVUPS 0(SI), Y12
 	VMOVUPS 0(SI)(R9*1), Y13
 	VMOVUPS 0(SI)(R9*2), Y14
@@ -333,11 +339,12 @@ block23:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block23
-tail22:
+	JNZ block21
+tail20:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done24
+	JZ done22
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Y12
@@ -362,8 +369,9 @@ tail22:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done24:
+done22:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
@@ -377,11 +385,13 @@ done24:
 	VMOVUPS Y10, 320(BX)
 	VMOVUPS Y11, 352(BX)
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh26
+	JNE fresh24
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 384(BX), Y0
 	VMOVUPS 416(BX), Y1
 	VMOVUPS 448(BX), Y2
@@ -394,8 +404,8 @@ done24:
 	VMOVUPS 672(BX), Y9
 	VMOVUPS 704(BX), Y10
 	VMOVUPS 736(BX), Y11
-	JMP begun25
-fresh26:
+	JMP begun23
+fresh24:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -408,11 +418,11 @@ fresh26:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun25:
+begun23:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail27
-block28:
+	JZ tail25
+block26:
 	VMOVUPS 64(SI), Y12
 	VMOVUPS 64(SI)(R9*1), Y13
 	VMOVUPS 64(SI)(R9*2), Y14
@@ -441,11 +451,12 @@ block28:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block28
-tail27:
+	JNZ block26
+tail25:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done29
+	JZ done27
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 64(SI), Y12
@@ -470,10 +481,11 @@ tail27:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done29:
+done27:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce31
+	JNE reduce29
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 384(BX)
 	VMOVUPS Y1, 416(BX)
 	VMOVUPS Y2, 448(BX)
@@ -486,9 +498,10 @@ done29:
 	VMOVUPS Y9, 672(BX)
 	VMOVUPS Y10, 704(BX)
 	VMOVUPS Y11, 736(BX)
-	JMP next30
-reduce31:
+	JMP next28
+reduce29:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VADDPS 0(BX), Y0, Y0
 	VADDPS 32(BX), Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -528,25 +541,23 @@ reduce31:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, (BX)
 	VEXTRACTPS $2, X0, 8(BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
-next30:
+next28:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none32
-	ADDQ $384, dotArgs_tail(AX)
-none32:
-	ADDQ $12, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group19
+	JNZ group17
 	VZEROUPPER
 	RET
 
@@ -555,28 +566,30 @@ TEXT ·dotF32R1V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group33:
+group30:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh35
+	JNE fresh32
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
 	VMOVUPS 96(BX), Y3
-	JMP begun34
-fresh35:
+	JMP begun31
+fresh32:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun34:
+begun31:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail36
-block37:
+	JZ tail33
+block34:
 	VMOVUPS 0(SI), Y4
 	VFMADD231PS 0(R10), Y4, Y0
 	VFMADD231PS 0(R10)(R11*1), Y4, Y2
@@ -587,11 +600,12 @@ block37:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block37
-tail36:
+	JNZ block34
+tail33:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done38
+	JZ done35
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Y4
@@ -600,33 +614,36 @@ tail36:
 	VMOVUPS 32(SI), Y4
 	VFMADD231PS 32(R10), Y4, Y1
 	VFMADD231PS 32(R10)(R11*1), Y4, Y3
-done38:
+done35:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
 	VMOVUPS Y3, 96(BX)
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh40
+	JNE fresh37
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 128(BX), Y0
 	VMOVUPS 160(BX), Y1
 	VMOVUPS 192(BX), Y2
 	VMOVUPS 224(BX), Y3
-	JMP begun39
-fresh40:
+	JMP begun36
+fresh37:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun39:
+begun36:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail41
-block42:
+	JZ tail38
+block39:
 	VMOVUPS 64(SI), Y4
 	VFMADD231PS 64(R10), Y4, Y0
 	VFMADD231PS 64(R10)(R11*1), Y4, Y2
@@ -637,11 +654,12 @@ block42:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block42
-tail41:
+	JNZ block39
+tail38:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done43
+	JZ done40
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 64(SI), Y4
@@ -650,17 +668,19 @@ tail41:
 	VMOVUPS 96(SI), Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
-done43:
+done40:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce45
+	JNE reduce42
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 128(BX)
 	VMOVUPS Y1, 160(BX)
 	VMOVUPS Y2, 192(BX)
 	VMOVUPS Y3, 224(BX)
-	JMP next44
-reduce45:
+	JMP next41
+reduce42:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VADDPS 0(BX), Y0, Y0
 	VADDPS 32(BX), Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -679,23 +699,21 @@ reduce45:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVSS X15, (BX)
-next44:
+next41:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none46
-	ADDQ $128, dotArgs_tail(AX)
-none46:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group33
+	JNZ group30
 	VZEROUPPER
 	RET
 
@@ -703,13 +721,15 @@ none46:
 TEXT ·dotBF16R2V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group47:
+group43:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh49
+	JNE fresh45
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
@@ -718,8 +738,8 @@ group47:
 	VMOVUPS 160(BX), Y5
 	VMOVUPS 192(BX), Y6
 	VMOVUPS 224(BX), Y7
-	JMP begun48
-fresh49:
+	JMP begun44
+fresh45:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -728,11 +748,11 @@ fresh49:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun48:
+begun44:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail50
-block51:
+	JZ tail46
+block47:
 	VMOVUPS 0(R10), Y8
 	VMOVUPS 0(SI), Y9
 	VPSLLD $16, Y9, Y9
@@ -766,11 +786,12 @@ block51:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block51
-tail50:
+	JNZ block47
+tail46:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done52
+	JZ done48
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y8
@@ -801,10 +822,11 @@ tail50:
 	VMOVUPS 32(SI)(R9*1), Y10
 	VANDPS highHalf<>(SB), Y10, Y10
 	VFMADD231PS Y10, Y8, Y7
-done52:
+done48:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce54
+	JNE reduce50
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
@@ -813,8 +835,8 @@ done52:
 	VMOVUPS Y5, 160(BX)
 	VMOVUPS Y6, 192(BX)
 	VMOVUPS Y7, 224(BX)
-	JMP next53
-reduce54:
+	JMP next49
+reduce50:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y6, Y4, Y4
@@ -846,20 +868,18 @@ reduce54:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, 0(BX)
-next53:
+next49:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $2, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none55
-	ADDQ $256, dotArgs_tail(AX)
-none55:
-	ADDQ $8, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $256, dotArgs_tailAt(AX)
+	ADDQ $8, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group47
+	JNZ group43
 	VZEROUPPER
 	RET
 
@@ -867,28 +887,30 @@ none55:
 TEXT ·dotBF16R1V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group56:
+group51:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh58
+	JNE fresh53
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
 	VMOVUPS 96(BX), Y3
-	JMP begun57
-fresh58:
+	JMP begun52
+fresh53:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun57:
+begun52:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail59
-block60:
+	JZ tail54
+block55:
 	VMOVUPS 0(R10), Y4
 	VMOVUPS 0(SI), Y5
 	VPSLLD $16, Y5, Y5
@@ -909,11 +931,12 @@ block60:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block60
-tail59:
+	JNZ block55
+tail54:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done61
+	JZ done56
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y4
@@ -932,16 +955,17 @@ tail59:
 	VMOVUPS 32(SI), Y5
 	VANDPS highHalf<>(SB), Y5, Y5
 	VFMADD231PS Y5, Y4, Y3
-done61:
+done56:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce63
+	JNE reduce58
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
 	VMOVUPS Y3, 96(BX)
-	JMP next62
-reduce63:
+	JMP next57
+reduce58:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VPERM2F128 $0x20, Y0, Y0, Y4
@@ -962,20 +986,18 @@ reduce63:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, 0(BX)
-next62:
+next57:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none64
-	ADDQ $128, dotArgs_tail(AX)
-none64:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group56
+	JNZ group51
 	VZEROUPPER
 	RET
 
@@ -984,13 +1006,15 @@ TEXT ·dotBF16R3V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group65:
+group59:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh67
+	JNE fresh61
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
@@ -1003,8 +1027,8 @@ group65:
 	VMOVUPS 288(BX), Y9
 	VMOVUPS 320(BX), Y10
 	VMOVUPS 352(BX), Y11
-	JMP begun66
-fresh67:
+	JMP begun60
+fresh61:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1017,11 +1041,11 @@ fresh67:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun66:
+begun60:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail68
-block69:
+	JZ tail62
+block63:
 	VMOVUPS 0(SI), Y12
 	VPSLLD $16, Y12, Y12
 	VMOVUPS 0(SI)(R9*1), Y13
@@ -1056,11 +1080,12 @@ block69:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block69
-tail68:
+	JNZ block63
+tail62:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done70
+	JZ done64
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Y12
@@ -1091,8 +1116,9 @@ tail68:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done70:
+done64:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
@@ -1106,11 +1132,13 @@ done70:
 	VMOVUPS Y10, 320(BX)
 	VMOVUPS Y11, 352(BX)
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh72
+	JNE fresh66
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 384(BX), Y0
 	VMOVUPS 416(BX), Y1
 	VMOVUPS 448(BX), Y2
@@ -1123,8 +1151,8 @@ done70:
 	VMOVUPS 672(BX), Y9
 	VMOVUPS 704(BX), Y10
 	VMOVUPS 736(BX), Y11
-	JMP begun71
-fresh72:
+	JMP begun65
+fresh66:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1137,11 +1165,11 @@ fresh72:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun71:
+begun65:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail73
-block74:
+	JZ tail67
+block68:
 	VMOVUPS 32(SI), Y12
 	VPSLLD $16, Y12, Y12
 	VMOVUPS 32(SI)(R9*1), Y13
@@ -1176,11 +1204,12 @@ block74:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block74
-tail73:
+	JNZ block68
+tail67:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done75
+	JZ done69
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 32(SI), Y12
@@ -1211,10 +1240,11 @@ tail73:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done75:
+done69:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce77
+	JNE reduce71
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 384(BX)
 	VMOVUPS Y1, 416(BX)
 	VMOVUPS Y2, 448(BX)
@@ -1227,9 +1257,10 @@ done75:
 	VMOVUPS Y9, 672(BX)
 	VMOVUPS Y10, 704(BX)
 	VMOVUPS Y11, 736(BX)
-	JMP next76
-reduce77:
+	JMP next70
+reduce71:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VADDPS 0(BX), Y0, Y0
 	VADDPS 32(BX), Y1, Y1
 	VADDPS 64(BX), Y2, Y2
@@ -1281,25 +1312,23 @@ reduce77:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, (BX)
 	VEXTRACTPS $2, X0, 8(BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
-next76:
+next70:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none78
-	ADDQ $384, dotArgs_tail(AX)
-none78:
-	ADDQ $12, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group65
+	JNZ group59
 	VZEROUPPER
 	RET
 
@@ -1308,28 +1337,30 @@ TEXT ·dotBF16R1V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group79:
+group72:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh81
+	JNE fresh74
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
 	VMOVUPS 96(BX), Y3
-	JMP begun80
-fresh81:
+	JMP begun73
+fresh74:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun80:
+begun73:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail82
-block83:
+	JZ tail75
+block76:
 	VMOVUPS 0(SI), Y4
 	VPSLLD $16, Y4, Y4
 	VFMADD231PS 0(R10), Y4, Y0
@@ -1342,11 +1373,12 @@ block83:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block83
-tail82:
+	JNZ block76
+tail75:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done84
+	JZ done77
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Y4
@@ -1357,33 +1389,36 @@ tail82:
 	VANDPS highHalf<>(SB), Y4, Y4
 	VFMADD231PS 64(R10), Y4, Y1
 	VFMADD231PS 64(R10)(R11*1), Y4, Y3
-done84:
+done77:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
 	VMOVUPS Y3, 96(BX)
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh86
+	JNE fresh79
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 128(BX), Y0
 	VMOVUPS 160(BX), Y1
 	VMOVUPS 192(BX), Y2
 	VMOVUPS 224(BX), Y3
-	JMP begun85
-fresh86:
+	JMP begun78
+fresh79:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun85:
+begun78:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail87
-block88:
+	JZ tail80
+block81:
 	VMOVUPS 32(SI), Y4
 	VPSLLD $16, Y4, Y4
 	VFMADD231PS 32(R10), Y4, Y0
@@ -1396,11 +1431,12 @@ block88:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block88
-tail87:
+	JNZ block81
+tail80:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done89
+	JZ done82
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 32(SI), Y4
@@ -1411,17 +1447,19 @@ tail87:
 	VANDPS highHalf<>(SB), Y4, Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
-done89:
+done82:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce91
+	JNE reduce84
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 128(BX)
 	VMOVUPS Y1, 160(BX)
 	VMOVUPS Y2, 192(BX)
 	VMOVUPS Y3, 224(BX)
-	JMP next90
-reduce91:
+	JMP next83
+reduce84:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VADDPS 0(BX), Y0, Y0
 	VADDPS 32(BX), Y1, Y1
 	VADDPS 64(BX), Y2, Y2
@@ -1444,23 +1482,21 @@ reduce91:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVSS X15, (BX)
-next90:
+next83:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none92
-	ADDQ $128, dotArgs_tail(AX)
-none92:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group79
+	JNZ group72
 	VZEROUPPER
 	RET
 
@@ -1468,13 +1504,15 @@ none92:
 TEXT ·dotF16R2V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group93:
+group85:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh95
+	JNE fresh87
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
@@ -1483,8 +1521,8 @@ group93:
 	VMOVUPS 160(BX), Y5
 	VMOVUPS 192(BX), Y6
 	VMOVUPS 224(BX), Y7
-	JMP begun94
-fresh95:
+	JMP begun86
+fresh87:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1493,11 +1531,11 @@ fresh95:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun94:
+begun86:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail96
-block97:
+	JZ tail88
+block89:
 	VMOVUPS 0(R10), Y8
 	VCVTPH2PS 0(SI), Y9
 	VFMADD231PS Y9, Y8, Y0
@@ -1523,11 +1561,12 @@ block97:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block97
-tail96:
+	JNZ block89
+tail88:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done98
+	JZ done90
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y8
@@ -1550,10 +1589,11 @@ tail96:
 	VFMADD231PS Y9, Y8, Y3
 	VCVTPH2PS 48(SI)(R9*1), Y10
 	VFMADD231PS Y10, Y8, Y7
-done98:
+done90:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce100
+	JNE reduce92
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
@@ -1562,8 +1602,8 @@ done98:
 	VMOVUPS Y5, 160(BX)
 	VMOVUPS Y6, 192(BX)
 	VMOVUPS Y7, 224(BX)
-	JMP next99
-reduce100:
+	JMP next91
+reduce92:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -1585,20 +1625,18 @@ reduce100:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, 0(BX)
-next99:
+next91:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $2, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none101
-	ADDQ $256, dotArgs_tail(AX)
-none101:
-	ADDQ $8, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $256, dotArgs_tailAt(AX)
+	ADDQ $8, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group93
+	JNZ group85
 	VZEROUPPER
 	RET
 
@@ -1606,28 +1644,30 @@ none101:
 TEXT ·dotF16R1V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group102:
+group93:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh104
+	JNE fresh95
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
 	VMOVUPS 96(BX), Y3
-	JMP begun103
-fresh104:
+	JMP begun94
+fresh95:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun103:
+begun94:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail105
-block106:
+	JZ tail96
+block97:
 	VMOVUPS 0(R10), Y4
 	VCVTPH2PS 0(SI), Y5
 	VFMADD231PS Y5, Y4, Y0
@@ -1644,11 +1684,12 @@ block106:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block106
-tail105:
+	JNZ block97
+tail96:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done107
+	JZ done98
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Y4
@@ -1663,16 +1704,17 @@ tail105:
 	VMOVUPS 96(R10), Y4
 	VCVTPH2PS 48(SI), Y5
 	VFMADD231PS Y5, Y4, Y3
-done107:
+done98:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce109
+	JNE reduce100
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
 	VMOVUPS Y3, 96(BX)
-	JMP next108
-reduce109:
+	JMP next99
+reduce100:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -1688,20 +1730,18 @@ reduce109:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, 0(BX)
-next108:
+next99:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none110
-	ADDQ $128, dotArgs_tail(AX)
-none110:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group102
+	JNZ group93
 	VZEROUPPER
 	RET
 
@@ -1710,13 +1750,15 @@ TEXT ·dotF16R3V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group111:
+group101:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh113
+	JNE fresh103
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
@@ -1729,8 +1771,8 @@ group111:
 	VMOVUPS 288(BX), Y9
 	VMOVUPS 320(BX), Y10
 	VMOVUPS 352(BX), Y11
-	JMP begun112
-fresh113:
+	JMP begun102
+fresh103:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1743,11 +1785,11 @@ fresh113:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun112:
+begun102:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail114
-block115:
+	JZ tail104
+block105:
 	VCVTPH2PS 0(SI), Y12
 	VCVTPH2PS 0(SI)(R9*1), Y13
 	VCVTPH2PS 0(SI)(R9*2), Y14
@@ -1776,11 +1818,12 @@ block115:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block115
-tail114:
+	JNZ block105
+tail104:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done116
+	JZ done106
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 0(SI), Y12
@@ -1805,8 +1848,9 @@ tail114:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done116:
+done106:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
@@ -1820,11 +1864,13 @@ done116:
 	VMOVUPS Y10, 320(BX)
 	VMOVUPS Y11, 352(BX)
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh118
+	JNE fresh108
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 384(BX), Y0
 	VMOVUPS 416(BX), Y1
 	VMOVUPS 448(BX), Y2
@@ -1837,8 +1883,8 @@ done116:
 	VMOVUPS 672(BX), Y9
 	VMOVUPS 704(BX), Y10
 	VMOVUPS 736(BX), Y11
-	JMP begun117
-fresh118:
+	JMP begun107
+fresh108:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1851,11 +1897,11 @@ fresh118:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun117:
+begun107:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail119
-block120:
+	JZ tail109
+block110:
 	VCVTPH2PS 32(SI), Y12
 	VCVTPH2PS 32(SI)(R9*1), Y13
 	VCVTPH2PS 32(SI)(R9*2), Y14
@@ -1884,11 +1930,12 @@ block120:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block120
-tail119:
+	JNZ block110
+tail109:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done121
+	JZ done111
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 32(SI), Y12
@@ -1913,10 +1960,11 @@ tail119:
 	VFMADD231PS Y12, Y15, Y3
 	VFMADD231PS Y13, Y15, Y7
 	VFMADD231PS Y14, Y15, Y11
-done121:
+done111:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce123
+	JNE reduce113
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 384(BX)
 	VMOVUPS Y1, 416(BX)
 	VMOVUPS Y2, 448(BX)
@@ -1929,9 +1977,10 @@ done121:
 	VMOVUPS Y9, 672(BX)
 	VMOVUPS Y10, 704(BX)
 	VMOVUPS Y11, 736(BX)
-	JMP next122
-reduce123:
+	JMP next112
+reduce113:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VADDPS 0(BX), Y0, Y0
 	VADDPS 32(BX), Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -1971,25 +2020,23 @@ reduce123:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, (BX)
 	VEXTRACTPS $2, X0, 8(BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
-next122:
+next112:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none124
-	ADDQ $384, dotArgs_tail(AX)
-none124:
-	ADDQ $12, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group111
+	JNZ group101
 	VZEROUPPER
 	RET
 
@@ -1998,28 +2045,30 @@ TEXT ·dotF16R1V2AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group125:
+group114:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh127
+	JNE fresh116
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Y0
 	VMOVUPS 32(BX), Y1
 	VMOVUPS 64(BX), Y2
 	VMOVUPS 96(BX), Y3
-	JMP begun126
-fresh127:
+	JMP begun115
+fresh116:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun126:
+begun115:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail128
-block129:
+	JZ tail117
+block118:
 	VCVTPH2PS 0(SI), Y4
 	VFMADD231PS 0(R10), Y4, Y0
 	VFMADD231PS 0(R10)(R11*1), Y4, Y2
@@ -2030,11 +2079,12 @@ block129:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block129
-tail128:
+	JNZ block118
+tail117:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done130
+	JZ done119
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 0(SI), Y4
@@ -2043,33 +2093,36 @@ tail128:
 	VCVTPH2PS 16(SI), Y4
 	VFMADD231PS 32(R10), Y4, Y1
 	VFMADD231PS 32(R10)(R11*1), Y4, Y3
-done130:
+done119:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 0(BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
 	VMOVUPS Y3, 96(BX)
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh132
+	JNE fresh121
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 128(BX), Y0
 	VMOVUPS 160(BX), Y1
 	VMOVUPS 192(BX), Y2
 	VMOVUPS 224(BX), Y3
-	JMP begun131
-fresh132:
+	JMP begun120
+fresh121:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun131:
+begun120:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail133
-block134:
+	JZ tail122
+block123:
 	VCVTPH2PS 32(SI), Y4
 	VFMADD231PS 64(R10), Y4, Y0
 	VFMADD231PS 64(R10)(R11*1), Y4, Y2
@@ -2080,11 +2133,12 @@ block134:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block134
-tail133:
+	JNZ block123
+tail122:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done135
+	JZ done124
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 32(SI), Y4
@@ -2093,17 +2147,19 @@ tail133:
 	VCVTPH2PS 48(SI), Y4
 	VFMADD231PS 96(R10), Y4, Y1
 	VFMADD231PS 96(R10)(R11*1), Y4, Y3
-done135:
+done124:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce137
+	JNE reduce126
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Y0, 128(BX)
 	VMOVUPS Y1, 160(BX)
 	VMOVUPS Y2, 192(BX)
 	VMOVUPS Y3, 224(BX)
-	JMP next136
-reduce137:
+	JMP next125
+reduce126:
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VADDPS 0(BX), Y0, Y0
 	VADDPS 32(BX), Y1, Y1
 	VADDPS Y1, Y0, Y0
@@ -2122,23 +2178,21 @@ reduce137:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF128 $1, Y0, X15
 	VMOVSS X15, (BX)
-next136:
+next125:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none138
-	ADDQ $128, dotArgs_tail(AX)
-none138:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group125
+	JNZ group114
 	VZEROUPPER
 	RET
 
@@ -2146,11 +2200,13 @@ none138:
 TEXT ·dotMXFP4R2V1AVX2(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group139:
+group127:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	MOVQ dotArgs_scale(AX), R11
+	ADDQ dotArgs_scaleAt(AX), R11
 	MOVQ dotArgs_scaleRow(AX), R12
 	LEAQ (R11)(R12*2), R8
 	ADDQ R12, R8
@@ -2167,8 +2223,8 @@ group139:
 	VXORPS X7, X7, X7
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail141
-block142:
+	JZ tail129
+block130:
 	MOVBLZX (R11), BX
 	SHLQ $5, BX
 	MOVBLZX (R11)(R12*1), R15
@@ -2222,8 +2278,8 @@ block142:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block142
-tail141:
+	JNZ block130
+tail129:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y6, Y4, Y4
@@ -2241,18 +2297,19 @@ tail141:
 	VCMPPS $3, Y0, Y0, Y15
 	VBLENDVPS Y15, canonicalNaN<>(SB), Y0, Y0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	VEXTRACTF128 $1, Y0, X0
 	VMOVSS X0, 4(BX)
-next144:
+next132:
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $2, BX, BX
-	ADDQ BX, dotArgs_w(AX)
+	ADDQ BX, dotArgs_wAt(AX)
 	MOVQ dotArgs_scaleRow(AX), BX
 	IMUL3Q $2, BX, BX
-	ADDQ BX, dotArgs_scale(AX)
-	ADDQ $8, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_scaleAt(AX)
+	ADDQ $8, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group139
+	JNZ group127
 	VZEROUPPER
 	RET

@@ -31,6 +31,7 @@ TEXT ·dotF32R8V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ dotArgs_groups(AX), R13
 group1:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (SI)(R9*2), DI
@@ -40,6 +41,7 @@ group1:
 	CMPQ dotArgs_first(AX), $0
 	JNE fresh3
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -115,6 +117,7 @@ tail4:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
 	JZ done6
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	LEAQ (SI)(R9*2), DI
@@ -143,6 +146,7 @@ done6:
 	CMPQ dotArgs_last(AX), $0
 	JNE reduce8
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -205,20 +209,18 @@ reduce8:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVUPS X0, 0(BX)
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVUPS X15, 16(BX)
 next7:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $8, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none9
-	ADDQ $1024, dotArgs_tail(AX)
-none9:
-	ADDQ $32, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $1024, dotArgs_tailAt(AX)
+	ADDQ $32, dotArgs_dstAt(AX)
 	DECQ R13
 	JNZ group1
 	VZEROUPPER
@@ -228,24 +230,26 @@ none9:
 TEXT ·dotF32R1V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group10:
+group9:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh12
+	JNE fresh11
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
-	JMP begun11
-fresh12:
+	JMP begun10
+fresh11:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
-begun11:
+begun10:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail13
-block14:
+	JZ tail12
+block13:
 	VMOVUPS 0(R10), Z2
 	VFMADD231PS 0(SI), Z2, Z0
 	VMOVUPS 64(R10), Z2
@@ -254,25 +258,27 @@ block14:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block14
-tail13:
+	JNZ block13
+tail12:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done15
+	JZ done14
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Z2
 	VFMADD231PS 0(SI), Z2, Z0
 	VMOVUPS 64(R10), Z2
 	VFMADD231PS 64(SI), Z2, Z1
-done15:
+done14:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce17
+	JNE reduce16
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
-	JMP next16
-reduce17:
+	JMP next15
+reduce16:
 	VADDPS Z1, Z0, Z0
 	VSHUFF64X2 $0x44, Z0, Z0, Z2
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
@@ -289,20 +295,18 @@ reduce17:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, 0(BX)
-next16:
+next15:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none18
-	ADDQ $128, dotArgs_tail(AX)
-none18:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group10
+	JNZ group9
 	VZEROUPPER
 	RET
 
@@ -311,15 +315,17 @@ TEXT ·dotF32R4V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group19:
+group17:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (SI)(R9*2), DI
 	ADDQ R9, DI
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh21
+	JNE fresh19
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -336,8 +342,8 @@ group19:
 	VMOVUPS 832(BX), Z13
 	VMOVUPS 896(BX), Z14
 	VMOVUPS 960(BX), Z15
-	JMP begun20
-fresh21:
+	JMP begun18
+fresh19:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -354,11 +360,11 @@ fresh21:
 	VXORPS X13, X13, X13
 	VXORPS X14, X14, X14
 	VXORPS X15, X15, X15
-begun20:
+begun18:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail22
-block23:
+	JZ tail20
+block21:
 	VMOVUPS 0(SI), Z16
 	VMOVUPS 0(SI)(R9*1), Z17
 	VMOVUPS 0(SI)(R9*2), Z18
@@ -395,11 +401,12 @@ block23:
 	ADDQ $128, DI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block23
-tail22:
+	JNZ block21
+tail20:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done24
+	JZ done22
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	LEAQ (SI)(R9*2), DI
@@ -432,10 +439,11 @@ tail22:
 	VFMADD231PS Z17, Z20, Z7
 	VFMADD231PS Z18, Z20, Z11
 	VFMADD231PS Z19, Z20, Z15
-done24:
+done22:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce26
+	JNE reduce24
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -452,8 +460,8 @@ done24:
 	VMOVUPS Z13, 832(BX)
 	VMOVUPS Z14, 896(BX)
 	VMOVUPS Z15, 960(BX)
-	JMP next25
-reduce26:
+	JMP next23
+reduce24:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -498,23 +506,21 @@ reduce26:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVUPS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVUPS X15, (BX)
-next25:
+next23:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $4, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none27
-	ADDQ $512, dotArgs_tail(AX)
-none27:
-	ADDQ $16, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $512, dotArgs_tailAt(AX)
+	ADDQ $16, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group19
+	JNZ group17
 	VZEROUPPER
 	RET
 
@@ -523,28 +529,30 @@ TEXT ·dotF32R1V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group28:
+group25:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh30
+	JNE fresh27
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
 	VMOVUPS 192(BX), Z3
-	JMP begun29
-fresh30:
+	JMP begun26
+fresh27:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun29:
+begun26:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail31
-block32:
+	JZ tail28
+block29:
 	VMOVUPS 0(SI), Z4
 	VFMADD231PS 0(R10), Z4, Z0
 	VFMADD231PS 0(R10)(R11*1), Z4, Z2
@@ -555,11 +563,12 @@ block32:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block32
-tail31:
+	JNZ block29
+tail28:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done33
+	JZ done30
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Z4
@@ -568,16 +577,17 @@ tail31:
 	VMOVUPS 64(SI), Z4
 	VFMADD231PS 64(R10), Z4, Z1
 	VFMADD231PS 64(R10)(R11*1), Z4, Z3
-done33:
+done30:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce35
+	JNE reduce32
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
 	VMOVUPS Z3, 192(BX)
-	JMP next34
-reduce35:
+	JMP next31
+reduce32:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VSHUFF64X2 $0x44, Z2, Z0, Z4
@@ -595,23 +605,21 @@ reduce35:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVSS X15, (BX)
-next34:
+next31:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none36
-	ADDQ $128, dotArgs_tail(AX)
-none36:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group28
+	JNZ group25
 	VZEROUPPER
 	RET
 
@@ -621,13 +629,15 @@ TEXT ·dotF32R3V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group37:
+group33:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh39
+	JNE fresh35
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -652,8 +662,8 @@ group37:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun38
-fresh39:
+	JMP begun34
+fresh35:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -678,11 +688,11 @@ fresh39:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun38:
+begun34:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail40
-block41:
+	JZ tail36
+block37:
 	VMOVUPS 0(SI), Z24
 	VMOVUPS 0(SI)(R9*1), Z25
 	VMOVUPS 0(SI)(R9*2), Z26
@@ -727,11 +737,12 @@ block41:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block41
-tail40:
+	JNZ block37
+tail36:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done42
+	JZ done38
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Z24
@@ -772,10 +783,11 @@ tail40:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done42:
+done38:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce44
+	JNE reduce40
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -800,8 +812,8 @@ done42:
 	VMOVUPS Z21, 1344(BX)
 	VMOVUPS Z22, 1408(BX)
 	VMOVUPS Z23, 1472(BX)
-	JMP next43
-reduce44:
+	JMP next39
+reduce40:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -853,6 +865,7 @@ reduce44:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, (BX)
 	VEXTRACTPS $2, X0, 8(BX)
 	ADDQ dotArgs_stride(AX), BX
@@ -867,19 +880,16 @@ reduce44:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
-next43:
+next39:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none45
-	ADDQ $384, dotArgs_tail(AX)
-none45:
-	ADDQ $12, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group37
+	JNZ group33
 	VZEROUPPER
 	RET
 
@@ -889,13 +899,15 @@ TEXT ·dotF32R1V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group46:
+group41:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh48
+	JNE fresh43
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -904,8 +916,8 @@ group46:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun47
-fresh48:
+	JMP begun42
+fresh43:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -914,11 +926,11 @@ fresh48:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun47:
+begun42:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail49
-block50:
+	JZ tail44
+block45:
 	VMOVUPS 0(SI), Z8
 	VFMADD231PS 0(R10), Z8, Z0
 	VFMADD231PS 0(R10)(R11*1), Z8, Z2
@@ -933,11 +945,12 @@ block50:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block50
-tail49:
+	JNZ block45
+tail44:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done51
+	JZ done46
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(SI), Z8
@@ -950,10 +963,11 @@ tail49:
 	VFMADD231PS 64(R10)(R11*1), Z8, Z3
 	VFMADD231PS 64(R10)(R11*2), Z8, Z5
 	VFMADD231PS 64(R10)(R12*1), Z8, Z7
-done51:
+done46:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce53
+	JNE reduce48
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -962,8 +976,8 @@ done51:
 	VMOVUPS Z5, 320(BX)
 	VMOVUPS Z6, 384(BX)
 	VMOVUPS Z7, 448(BX)
-	JMP next52
-reduce53:
+	JMP next47
+reduce48:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -986,6 +1000,7 @@ reduce53:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
@@ -996,19 +1011,16 @@ reduce53:
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (BX)
-next52:
+next47:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none54
-	ADDQ $128, dotArgs_tail(AX)
-none54:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group46
+	JNZ group41
 	VZEROUPPER
 	RET
 
@@ -1016,8 +1028,9 @@ none54:
 TEXT ·dotBF16R8V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group55:
+group49:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (SI)(R9*2), DI
@@ -1026,8 +1039,9 @@ group55:
 	ADDQ R9, R8
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh57
+	JNE fresh51
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -1044,8 +1058,8 @@ group55:
 	VMOVUPS 832(BX), Z13
 	VMOVUPS 896(BX), Z14
 	VMOVUPS 960(BX), Z15
-	JMP begun56
-fresh57:
+	JMP begun50
+fresh51:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1062,11 +1076,11 @@ fresh57:
 	VXORPS X13, X13, X13
 	VXORPS X14, X14, X14
 	VXORPS X15, X15, X15
-begun56:
+begun50:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail58
-block59:
+	JZ tail52
+block53:
 	VMOVUPS 0(R10), Z16
 	VPSLLD $16, 0(SI), Z17
 	VFMADD231PS Z17, Z16, Z0
@@ -1114,11 +1128,12 @@ block59:
 	ADDQ $64, R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block59
-tail58:
+	JNZ block53
+tail52:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done60
+	JZ done54
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	LEAQ (SI)(R9*2), DI
@@ -1159,10 +1174,11 @@ tail58:
 	VFMADD231PS Z17, Z16, Z13
 	VPANDD 0(DI)(R9*4), Z31, Z18
 	VFMADD231PS Z18, Z16, Z15
-done60:
+done54:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce62
+	JNE reduce56
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -1179,8 +1195,8 @@ done60:
 	VMOVUPS Z13, 832(BX)
 	VMOVUPS Z14, 896(BX)
 	VMOVUPS Z15, 960(BX)
-	JMP next61
-reduce62:
+	JMP next55
+reduce56:
 	VSHUFF64X2 $0x44, Z8, Z0, Z16
 	VSHUFF64X2 $0xee, Z8, Z0, Z0
 	VADDPS Z0, Z16, Z0
@@ -1253,22 +1269,20 @@ reduce62:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVUPS X0, 0(BX)
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVUPS X15, 16(BX)
-next61:
+next55:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $8, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none63
-	ADDQ $1024, dotArgs_tail(AX)
-none63:
-	ADDQ $32, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $1024, dotArgs_tailAt(AX)
+	ADDQ $32, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group55
+	JNZ group49
 	VZEROUPPER
 	RET
 
@@ -1276,25 +1290,27 @@ none63:
 TEXT ·dotBF16R1V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group64:
+group57:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh66
+	JNE fresh59
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
-	JMP begun65
-fresh66:
+	JMP begun58
+fresh59:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
-begun65:
+begun58:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail67
-block68:
+	JZ tail60
+block61:
 	VMOVUPS 0(R10), Z2
 	VPSLLD $16, 0(SI), Z3
 	VFMADD231PS Z3, Z2, Z0
@@ -1305,11 +1321,12 @@ block68:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block68
-tail67:
+	JNZ block61
+tail60:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done69
+	JZ done62
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Z2
@@ -1318,14 +1335,15 @@ tail67:
 	VMOVUPS 64(R10), Z2
 	VPANDD 0(SI), Z31, Z3
 	VFMADD231PS Z3, Z2, Z1
-done69:
+done62:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce71
+	JNE reduce64
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
-	JMP next70
-reduce71:
+	JMP next63
+reduce64:
 	VSHUFF64X2 $0x44, Z0, Z0, Z2
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
 	VADDPS Z0, Z2, Z0
@@ -1350,20 +1368,18 @@ reduce71:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, 0(BX)
-next70:
+next63:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none72
-	ADDQ $128, dotArgs_tail(AX)
-none72:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group64
+	JNZ group57
 	VZEROUPPER
 	RET
 
@@ -1372,16 +1388,18 @@ TEXT ·dotBF16R4V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group73:
+group65:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (SI)(R9*2), DI
 	ADDQ R9, DI
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh75
+	JNE fresh67
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -1398,8 +1416,8 @@ group73:
 	VMOVUPS 832(BX), Z13
 	VMOVUPS 896(BX), Z14
 	VMOVUPS 960(BX), Z15
-	JMP begun74
-fresh75:
+	JMP begun66
+fresh67:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1416,11 +1434,11 @@ fresh75:
 	VXORPS X13, X13, X13
 	VXORPS X14, X14, X14
 	VXORPS X15, X15, X15
-begun74:
+begun66:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail76
-block77:
+	JZ tail68
+block69:
 	VPSLLD $16, 0(SI), Z16
 	VPSLLD $16, 0(SI)(R9*1), Z17
 	VPSLLD $16, 0(SI)(R9*2), Z18
@@ -1457,11 +1475,12 @@ block77:
 	ADDQ $64, DI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block77
-tail76:
+	JNZ block69
+tail68:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done78
+	JZ done70
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	LEAQ (SI)(R9*2), DI
@@ -1494,10 +1513,11 @@ tail76:
 	VFMADD231PS Z17, Z20, Z7
 	VFMADD231PS Z18, Z20, Z11
 	VFMADD231PS Z19, Z20, Z15
-done78:
+done70:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce80
+	JNE reduce72
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -1514,8 +1534,8 @@ done78:
 	VMOVUPS Z13, 832(BX)
 	VMOVUPS Z14, 896(BX)
 	VMOVUPS Z15, 960(BX)
-	JMP next79
-reduce80:
+	JMP next71
+reduce72:
 	VSHUFF64X2 $0x44, Z2, Z0, Z16
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z16, Z0
@@ -1588,23 +1608,21 @@ reduce80:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVUPS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVUPS X15, (BX)
-next79:
+next71:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $4, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none81
-	ADDQ $512, dotArgs_tail(AX)
-none81:
-	ADDQ $16, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $512, dotArgs_tailAt(AX)
+	ADDQ $16, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group73
+	JNZ group65
 	VZEROUPPER
 	RET
 
@@ -1613,29 +1631,31 @@ TEXT ·dotBF16R1V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group82:
+group73:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh84
+	JNE fresh75
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
 	VMOVUPS 192(BX), Z3
-	JMP begun83
-fresh84:
+	JMP begun74
+fresh75:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun83:
+begun74:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail85
-block86:
+	JZ tail76
+block77:
 	VPSLLD $16, 0(SI), Z4
 	VFMADD231PS 0(R10), Z4, Z0
 	VFMADD231PS 0(R10)(R11*1), Z4, Z2
@@ -1646,11 +1666,12 @@ block86:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block86
-tail85:
+	JNZ block77
+tail76:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done87
+	JZ done78
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VPSLLD $16, 0(SI), Z4
@@ -1659,16 +1680,17 @@ tail85:
 	VPANDD 0(SI), Z31, Z4
 	VFMADD231PS 64(R10), Z4, Z1
 	VFMADD231PS 64(R10)(R11*1), Z4, Z3
-done87:
+done78:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce89
+	JNE reduce80
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
 	VMOVUPS Z3, 192(BX)
-	JMP next88
-reduce89:
+	JMP next79
+reduce80:
 	VSHUFF64X2 $0x44, Z2, Z0, Z4
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z4, Z0
@@ -1693,23 +1715,21 @@ reduce89:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVSS X15, (BX)
-next88:
+next79:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none90
-	ADDQ $128, dotArgs_tail(AX)
-none90:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group82
+	JNZ group73
 	VZEROUPPER
 	RET
 
@@ -1719,14 +1739,16 @@ TEXT ·dotBF16R3V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group91:
+group81:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh93
+	JNE fresh83
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -1751,8 +1773,8 @@ group91:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun92
-fresh93:
+	JMP begun82
+fresh83:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1777,11 +1799,11 @@ fresh93:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun92:
+begun82:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail94
-block95:
+	JZ tail84
+block85:
 	VPSLLD $16, 0(SI), Z24
 	VPSLLD $16, 0(SI)(R9*1), Z25
 	VPSLLD $16, 0(SI)(R9*2), Z26
@@ -1826,11 +1848,12 @@ block95:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block95
-tail94:
+	JNZ block85
+tail84:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done96
+	JZ done86
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VPSLLD $16, 0(SI), Z24
@@ -1871,10 +1894,11 @@ tail94:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done96:
+done86:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce98
+	JNE reduce88
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -1899,8 +1923,8 @@ done96:
 	VMOVUPS Z21, 1344(BX)
 	VMOVUPS Z22, 1408(BX)
 	VMOVUPS Z23, 1472(BX)
-	JMP next97
-reduce98:
+	JMP next87
+reduce88:
 	VSHUFF64X2 $0x44, Z2, Z0, Z24
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z24, Z0
@@ -1976,6 +2000,7 @@ reduce98:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, (BX)
 	VEXTRACTPS $2, X0, 8(BX)
 	ADDQ dotArgs_stride(AX), BX
@@ -1990,19 +2015,16 @@ reduce98:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
-next97:
+next87:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none99
-	ADDQ $384, dotArgs_tail(AX)
-none99:
-	ADDQ $12, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group91
+	JNZ group81
 	VZEROUPPER
 	RET
 
@@ -2012,14 +2034,16 @@ TEXT ·dotBF16R1V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group100:
+group89:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh102
+	JNE fresh91
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -2028,8 +2052,8 @@ group100:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun101
-fresh102:
+	JMP begun90
+fresh91:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -2038,11 +2062,11 @@ fresh102:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun101:
+begun90:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail103
-block104:
+	JZ tail92
+block93:
 	VPSLLD $16, 0(SI), Z8
 	VFMADD231PS 0(R10), Z8, Z0
 	VFMADD231PS 0(R10)(R11*1), Z8, Z2
@@ -2057,11 +2081,12 @@ block104:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block104
-tail103:
+	JNZ block93
+tail92:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done105
+	JZ done94
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VPSLLD $16, 0(SI), Z8
@@ -2074,10 +2099,11 @@ tail103:
 	VFMADD231PS 64(R10)(R11*1), Z8, Z3
 	VFMADD231PS 64(R10)(R11*2), Z8, Z5
 	VFMADD231PS 64(R10)(R12*1), Z8, Z7
-done105:
+done94:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce107
+	JNE reduce96
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -2086,8 +2112,8 @@ done105:
 	VMOVUPS Z5, 320(BX)
 	VMOVUPS Z6, 384(BX)
 	VMOVUPS Z7, 448(BX)
-	JMP next106
-reduce107:
+	JMP next95
+reduce96:
 	VSHUFF64X2 $0x44, Z2, Z0, Z8
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z8, Z0
@@ -2118,6 +2144,7 @@ reduce107:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
@@ -2128,19 +2155,16 @@ reduce107:
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (BX)
-next106:
+next95:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none108
-	ADDQ $128, dotArgs_tail(AX)
-none108:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group100
+	JNZ group89
 	VZEROUPPER
 	RET
 
@@ -2148,8 +2172,9 @@ none108:
 TEXT ·dotF16R8V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group109:
+group97:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (SI)(R9*2), DI
@@ -2157,8 +2182,9 @@ group109:
 	LEAQ (DI)(R9*2), R8
 	ADDQ R9, R8
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh111
+	JNE fresh99
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -2175,8 +2201,8 @@ group109:
 	VMOVUPS 832(BX), Z13
 	VMOVUPS 896(BX), Z14
 	VMOVUPS 960(BX), Z15
-	JMP begun110
-fresh111:
+	JMP begun98
+fresh99:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -2193,11 +2219,11 @@ fresh111:
 	VXORPS X13, X13, X13
 	VXORPS X14, X14, X14
 	VXORPS X15, X15, X15
-begun110:
+begun98:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail112
-block113:
+	JZ tail100
+block101:
 	VMOVUPS 0(R10), Z16
 	VCVTPH2PS 0(SI), Z17
 	VFMADD231PS Z17, Z16, Z0
@@ -2245,11 +2271,12 @@ block113:
 	ADDQ $64, R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block113
-tail112:
+	JNZ block101
+tail100:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done114
+	JZ done102
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	LEAQ (SI)(R9*2), DI
@@ -2290,10 +2317,11 @@ tail112:
 	VFMADD231PS Z17, Z16, Z13
 	VCVTPH2PS 32(DI)(R9*4), Z18
 	VFMADD231PS Z18, Z16, Z15
-done114:
+done102:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce116
+	JNE reduce104
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -2310,8 +2338,8 @@ done114:
 	VMOVUPS Z13, 832(BX)
 	VMOVUPS Z14, 896(BX)
 	VMOVUPS Z15, 960(BX)
-	JMP next115
-reduce116:
+	JMP next103
+reduce104:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -2356,22 +2384,20 @@ reduce116:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVUPS X0, 0(BX)
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVUPS X15, 16(BX)
-next115:
+next103:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $8, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none117
-	ADDQ $1024, dotArgs_tail(AX)
-none117:
-	ADDQ $32, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $1024, dotArgs_tailAt(AX)
+	ADDQ $32, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group109
+	JNZ group97
 	VZEROUPPER
 	RET
 
@@ -2379,24 +2405,26 @@ none117:
 TEXT ·dotF16R1V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group118:
+group105:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh120
+	JNE fresh107
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
-	JMP begun119
-fresh120:
+	JMP begun106
+fresh107:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
-begun119:
+begun106:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail121
-block122:
+	JZ tail108
+block109:
 	VMOVUPS 0(R10), Z2
 	VCVTPH2PS 0(SI), Z3
 	VFMADD231PS Z3, Z2, Z0
@@ -2407,11 +2435,12 @@ block122:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block122
-tail121:
+	JNZ block109
+tail108:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done123
+	JZ done110
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VMOVUPS 0(R10), Z2
@@ -2420,14 +2449,15 @@ tail121:
 	VMOVUPS 64(R10), Z2
 	VCVTPH2PS 32(SI), Z3
 	VFMADD231PS Z3, Z2, Z1
-done123:
+done110:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce125
+	JNE reduce112
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
-	JMP next124
-reduce125:
+	JMP next111
+reduce112:
 	VADDPS Z1, Z0, Z0
 	VSHUFF64X2 $0x44, Z0, Z0, Z2
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
@@ -2444,20 +2474,18 @@ reduce125:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, 0(BX)
-next124:
+next111:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none126
-	ADDQ $128, dotArgs_tail(AX)
-none126:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group118
+	JNZ group105
 	VZEROUPPER
 	RET
 
@@ -2466,15 +2494,17 @@ TEXT ·dotF16R4V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group127:
+group113:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (SI)(R9*2), DI
 	ADDQ R9, DI
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh129
+	JNE fresh115
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -2491,8 +2521,8 @@ group127:
 	VMOVUPS 832(BX), Z13
 	VMOVUPS 896(BX), Z14
 	VMOVUPS 960(BX), Z15
-	JMP begun128
-fresh129:
+	JMP begun114
+fresh115:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -2509,11 +2539,11 @@ fresh129:
 	VXORPS X13, X13, X13
 	VXORPS X14, X14, X14
 	VXORPS X15, X15, X15
-begun128:
+begun114:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail130
-block131:
+	JZ tail116
+block117:
 	VCVTPH2PS 0(SI), Z16
 	VCVTPH2PS 0(SI)(R9*1), Z17
 	VCVTPH2PS 0(SI)(R9*2), Z18
@@ -2550,11 +2580,12 @@ block131:
 	ADDQ $64, DI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block131
-tail130:
+	JNZ block117
+tail116:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done132
+	JZ done118
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	LEAQ (SI)(R9*2), DI
@@ -2587,10 +2618,11 @@ tail130:
 	VFMADD231PS Z17, Z20, Z7
 	VFMADD231PS Z18, Z20, Z11
 	VFMADD231PS Z19, Z20, Z15
-done132:
+done118:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce134
+	JNE reduce120
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -2607,8 +2639,8 @@ done132:
 	VMOVUPS Z13, 832(BX)
 	VMOVUPS Z14, 896(BX)
 	VMOVUPS Z15, 960(BX)
-	JMP next133
-reduce134:
+	JMP next119
+reduce120:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -2653,23 +2685,21 @@ reduce134:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVUPS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVUPS X15, (BX)
-next133:
+next119:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $4, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none135
-	ADDQ $512, dotArgs_tail(AX)
-none135:
-	ADDQ $16, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $512, dotArgs_tailAt(AX)
+	ADDQ $16, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group127
+	JNZ group113
 	VZEROUPPER
 	RET
 
@@ -2678,28 +2708,30 @@ TEXT ·dotF16R1V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
-group136:
+group121:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh138
+	JNE fresh123
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
 	VMOVUPS 192(BX), Z3
-	JMP begun137
-fresh138:
+	JMP begun122
+fresh123:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun137:
+begun122:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail139
-block140:
+	JZ tail124
+block125:
 	VCVTPH2PS 0(SI), Z4
 	VFMADD231PS 0(R10), Z4, Z0
 	VFMADD231PS 0(R10)(R11*1), Z4, Z2
@@ -2710,11 +2742,12 @@ block140:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block140
-tail139:
+	JNZ block125
+tail124:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done141
+	JZ done126
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 0(SI), Z4
@@ -2723,16 +2756,17 @@ tail139:
 	VCVTPH2PS 32(SI), Z4
 	VFMADD231PS 64(R10), Z4, Z1
 	VFMADD231PS 64(R10)(R11*1), Z4, Z3
-done141:
+done126:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce143
+	JNE reduce128
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
 	VMOVUPS Z3, 192(BX)
-	JMP next142
-reduce143:
+	JMP next127
+reduce128:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VSHUFF64X2 $0x44, Z2, Z0, Z4
@@ -2750,23 +2784,21 @@ reduce143:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVSS X15, (BX)
-next142:
+next127:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none144
-	ADDQ $128, dotArgs_tail(AX)
-none144:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group136
+	JNZ group121
 	VZEROUPPER
 	RET
 
@@ -2776,13 +2808,15 @@ TEXT ·dotF16R3V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group145:
+group129:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh147
+	JNE fresh131
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -2807,8 +2841,8 @@ group145:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun146
-fresh147:
+	JMP begun130
+fresh131:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -2833,11 +2867,11 @@ fresh147:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun146:
+begun130:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail148
-block149:
+	JZ tail132
+block133:
 	VCVTPH2PS 0(SI), Z24
 	VCVTPH2PS 0(SI)(R9*1), Z25
 	VCVTPH2PS 0(SI)(R9*2), Z26
@@ -2882,11 +2916,12 @@ block149:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block149
-tail148:
+	JNZ block133
+tail132:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done150
+	JZ done134
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 0(SI), Z24
@@ -2927,10 +2962,11 @@ tail148:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done150:
+done134:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce152
+	JNE reduce136
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -2955,8 +2991,8 @@ done150:
 	VMOVUPS Z21, 1344(BX)
 	VMOVUPS Z22, 1408(BX)
 	VMOVUPS Z23, 1472(BX)
-	JMP next151
-reduce152:
+	JMP next135
+reduce136:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -3008,6 +3044,7 @@ reduce152:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVLPS X0, (BX)
 	VEXTRACTPS $2, X0, 8(BX)
 	ADDQ dotArgs_stride(AX), BX
@@ -3022,19 +3059,16 @@ reduce152:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (BX)
 	VEXTRACTPS $2, X15, 8(BX)
-next151:
+next135:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $3, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none153
-	ADDQ $384, dotArgs_tail(AX)
-none153:
-	ADDQ $12, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group145
+	JNZ group129
 	VZEROUPPER
 	RET
 
@@ -3044,13 +3078,15 @@ TEXT ·dotF16R1V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ dotArgs_groups(AX), R13
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group154:
+group137:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh156
+	JNE fresh139
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
@@ -3059,8 +3095,8 @@ group154:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun155
-fresh156:
+	JMP begun138
+fresh139:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -3069,11 +3105,11 @@ fresh156:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun155:
+begun138:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail157
-block158:
+	JZ tail140
+block141:
 	VCVTPH2PS 0(SI), Z8
 	VFMADD231PS 0(R10), Z8, Z0
 	VFMADD231PS 0(R10)(R11*1), Z8, Z2
@@ -3088,11 +3124,12 @@ block158:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block158
-tail157:
+	JNZ block141
+tail140:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done159
+	JZ done142
+	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
 	VCVTPH2PS 0(SI), Z8
@@ -3105,10 +3142,11 @@ tail157:
 	VFMADD231PS 64(R10)(R11*1), Z8, Z3
 	VFMADD231PS 64(R10)(R11*2), Z8, Z5
 	VFMADD231PS 64(R10)(R12*1), Z8, Z7
-done159:
+done142:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce161
+	JNE reduce144
 	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -3117,8 +3155,8 @@ done159:
 	VMOVUPS Z5, 320(BX)
 	VMOVUPS Z6, 384(BX)
 	VMOVUPS Z7, 448(BX)
-	JMP next160
-reduce161:
+	JMP next143
+reduce144:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -3141,6 +3179,7 @@ reduce161:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, (BX)
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $1, Z0, X15
@@ -3151,19 +3190,16 @@ reduce161:
 	ADDQ dotArgs_stride(AX), BX
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (BX)
-next160:
+next143:
 	MOVQ dotArgs_sumsStep(AX), BX
-	ADDQ BX, dotArgs_sums(AX)
+	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
-	CMPQ dotArgs_tail(AX), $0
-	JEQ none162
-	ADDQ $128, dotArgs_tail(AX)
-none162:
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group154
+	JNZ group137
 	VZEROUPPER
 	RET
 
@@ -3171,13 +3207,15 @@ none162:
 TEXT ·dotMXFP4R4V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group163:
+group145:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (SI)(R9*2), DI
 	ADDQ R9, DI
 	MOVQ dotArgs_scale(AX), R11
+	ADDQ dotArgs_scaleAt(AX), R11
 	MOVQ dotArgs_scaleRow(AX), R12
 	LEAQ (R11)(R12*2), R8
 	ADDQ R12, R8
@@ -3194,8 +3232,8 @@ group163:
 	VXORPS X7, X7, X7
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail165
-block166:
+	JZ tail147
+block148:
 	VMOVUPS (R10), Z8
 	VMOVUPS 64(R10), Z9
 	MOVBLZX (R11), BX
@@ -3242,8 +3280,8 @@ block166:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block166
-tail165:
+	JNZ block148
+tail147:
 	VSHUFF64X2 $0x44, Z0, Z0, Z8
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
 	VADDPS Z0, Z8, Z0
@@ -3316,17 +3354,18 @@ tail165:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVUPS X0, 0(BX)
-next168:
+next150:
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $4, BX, BX
-	ADDQ BX, dotArgs_w(AX)
+	ADDQ BX, dotArgs_wAt(AX)
 	MOVQ dotArgs_scaleRow(AX), BX
 	IMUL3Q $4, BX, BX
-	ADDQ BX, dotArgs_scale(AX)
-	ADDQ $16, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_scaleAt(AX)
+	ADDQ $16, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group163
+	JNZ group145
 	VZEROUPPER
 	RET
 
@@ -3334,11 +3373,13 @@ next168:
 TEXT ·dotMXFP4R1V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_groups(AX), R13
-group169:
+group151:
 	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	MOVQ dotArgs_scale(AX), R11
+	ADDQ dotArgs_scaleAt(AX), R11
 	MOVQ dotArgs_scaleRow(AX), R12
 	LEAQ (R11)(R12*2), R8
 	ADDQ R12, R8
@@ -3349,8 +3390,8 @@ group169:
 	VXORPS X1, X1, X1
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail171
-block172:
+	JZ tail153
+block154:
 	VMOVUPS (R10), Z2
 	VMOVUPS 64(R10), Z3
 	MOVBLZX (R11), BX
@@ -3369,8 +3410,8 @@ block172:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block172
-tail171:
+	JNZ block154
+tail153:
 	VSHUFF64X2 $0x44, Z0, Z0, Z2
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
 	VADDPS Z0, Z2, Z0
@@ -3395,16 +3436,17 @@ tail171:
 	VCMPPS $3, Z0, Z0, K1
 	VMOVUPS canonicalNaN<>(SB), K1, Z0
 	MOVQ dotArgs_dst(AX), BX
+	ADDQ dotArgs_dstAt(AX), BX
 	VMOVSS X0, 0(BX)
-next174:
+next156:
 	MOVQ dotArgs_row(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_w(AX)
+	ADDQ BX, dotArgs_wAt(AX)
 	MOVQ dotArgs_scaleRow(AX), BX
 	IMUL3Q $1, BX, BX
-	ADDQ BX, dotArgs_scale(AX)
-	ADDQ $4, dotArgs_dst(AX)
+	ADDQ BX, dotArgs_scaleAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ R13
-	JNZ group169
+	JNZ group151
 	VZEROUPPER
 	RET

@@ -37,7 +37,7 @@ func (k dotKernel) panels() bool { return k.format != "MXFP4" }
 
 // moveSums loads or stores the accumulators of a sweep.
 func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
-	f.p("MOVQ dotArgs_sums(%s), %s", rArgs, rTmp)
+	k.address(f, "sums", rTmp)
 	for i := range accs {
 		at := fmt.Sprintf("%d(%s)", (sweep*accs+i)*k.s.bytes(), rTmp)
 		if store {
@@ -142,7 +142,7 @@ func (k dotKernel) emit(f *file) {
 	group := f.newLabel("group")
 	f.p("%s:", group)
 	for sweep := range k.sweeps {
-		f.p("MOVQ dotArgs_w(%s), %s", rArgs, rW)
+		k.address(f, "w", rW)
 		f.p("MOVQ dotArgs_row(%s), %s", rArgs, rRow)
 		f.p("MOVQ dotArgs_x(%s), %s", rArgs, rX)
 		k.pointers(f)
@@ -181,6 +181,7 @@ func (k dotKernel) emit(f *file) {
 			f.p("MOVQ dotArgs_tail(%s), %s", rArgs, rW)
 			f.p("TESTQ %s, %s", rW, rW)
 			f.p("JZ %s", done)
+			f.p("ADDQ dotArgs_tailAt(%s), %s", rArgs, rW)
 			f.p("MOVQ dotArgs_tailX(%s), %s", rArgs, rX)
 			f.p("MOVQ $128, %s", rRow)
 			k.pointers(f)
@@ -204,28 +205,31 @@ func (k dotKernel) emit(f *file) {
 	f.p("%s:", next)
 	if k.panels() {
 		f.p("MOVQ dotArgs_sumsStep(%s), %s", rArgs, rTmp)
-		f.p("ADDQ %s, dotArgs_sums(%s)", rTmp, rArgs)
+		f.p("ADDQ %s, dotArgs_sumsAt(%s)", rTmp, rArgs)
 	}
 	// On to the next group.
 	f.p("MOVQ dotArgs_row(%s), %s", rArgs, rTmp)
 	f.p("IMUL3Q $%d, %s, %s", k.rows, rTmp, rTmp)
-	f.p("ADDQ %s, dotArgs_w(%s)", rTmp, rArgs)
+	f.p("ADDQ %s, dotArgs_wAt(%s)", rTmp, rArgs)
 	if k.format == "MXFP4" {
 		f.p("MOVQ dotArgs_scaleRow(%s), %s", rArgs, rTmp)
 		f.p("IMUL3Q $%d, %s, %s", k.rows, rTmp, rTmp)
-		f.p("ADDQ %s, dotArgs_scale(%s)", rTmp, rArgs)
+		f.p("ADDQ %s, dotArgs_scaleAt(%s)", rTmp, rArgs)
 	} else {
-		none := f.newLabel("none")
-		f.p("CMPQ dotArgs_tail(%s), $0", rArgs)
-		f.p("JEQ %s", none)
-		f.p("ADDQ $%d, dotArgs_tail(%s)", 128*k.rows, rArgs)
-		f.p("%s:", none)
+		f.p("ADDQ $%d, dotArgs_tailAt(%s)", 128*k.rows, rArgs)
 	}
-	f.p("ADDQ $%d, dotArgs_dst(%s)", 4*k.rows, rArgs)
+	f.p("ADDQ $%d, dotArgs_dstAt(%s)", 4*k.rows, rArgs)
 	f.p("DECQ %s", rGroups)
 	f.p("JNZ %s", group)
 	f.p("VZEROUPPER")
 	f.p("RET")
+}
+
+// address loads a pointer of the arguments and adds how far the call has come. The pointers themselves stay: the collector
+// may look at them between calls, and must not find one that points beyond its memory.
+func (k dotKernel) address(f *file, field, to string) {
+	f.p("MOVQ dotArgs_%s(%s), %s", field, rArgs, to)
+	f.p("ADDQ dotArgs_%sAt(%s), %s", field, rArgs, to)
 }
 
 // pointers sets up the row pointers that weights needs besides rW.
@@ -239,7 +243,7 @@ func (k dotKernel) pointers(f *file) {
 		f.p("ADDQ %s, %s", rRow, rW6)
 	}
 	if k.format == "MXFP4" {
-		f.p("MOVQ dotArgs_scale(%s), %s", rArgs, rScale)
+		k.address(f, "scale", rScale)
 		f.p("MOVQ dotArgs_scaleRow(%s), %s", rArgs, rScaleRow)
 		f.p("LEAQ (%s)(%s*2), %s", rScale, rScaleRow, rScale3)
 		f.p("ADDQ %s, %s", rScaleRow, rScale3)
@@ -424,7 +428,7 @@ func (k dotKernel) reduce(f *file, accs int) {
 		f.p("VMOVSHDUP Y%d, Y8", out)
 		f.p("VADDPS Y8, Y%d, Y%d", out, out)
 		k.canonical(f, out)
-		f.p("MOVQ dotArgs_dst(%s), %s", rArgs, rTmp)
+		k.address(f, "dst", rTmp)
 		f.p("VMOVSS X%d, (%s)", out, rTmp)
 		f.p("VEXTRACTF128 $1, Y%d, X%d", out, out)
 		f.p("VMOVSS X%d, 4(%s)", out, rTmp)
@@ -433,7 +437,7 @@ func (k dotKernel) reduce(f *file, accs int) {
 	// First bring each pair to one register of sums (two where even and odd elements are apart).
 	perPair := k.parts()
 	if k.sweeps == 2 {
-		f.p("MOVQ dotArgs_sums(%s), %s", rArgs, rTmp)
+		k.address(f, "sums", rTmp)
 	}
 	per := 1
 	if k.split() {
@@ -498,7 +502,7 @@ func (k dotKernel) reduce(f *file, accs int) {
 	}
 	k.canonical(f, out)
 	// Lane v holds the rows of vector v (or row 4*lane+slot where there is one vector).
-	f.p("MOVQ dotArgs_dst(%s), %s", rArgs, rTmp)
+	k.address(f, "dst", rTmp)
 	if k.vectors == 1 {
 		for r := 0; r < k.rows; r += 4 {
 			k.store(f, out, r/4, min(4, k.rows-r), fmt.Sprintf("%d(%s)", 4*r, rTmp), fmt.Sprintf("%d(%s)", 4*r+8, rTmp))
