@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/tokenizer"
@@ -23,14 +25,22 @@ import (
 
 func inspectCommand() *cobra.Command {
 	var asJSON bool
+	var f inspectFlags
 	cmd := &cobra.Command{
 		Use:   "inspect [flags] PATH",
 		Short: "Describe a model directory, a .safetensors file or a config.json",
 		Long: "Describe a model directory (demo is the built-in one), one .safetensors file of whatever tensors, or a config.json,\n" +
-			"after checking all that can be checked without reading weights. What is damaged or not of this architecture is refused.",
+			"after checking all that can be checked without reading weights. What is damaged or not of this architecture is refused.\n" +
+			"With one of the flags, describe one tensor and its values, where experts lie, or what rounding the trunk would cost.",
+		Example: "  k3 inspect ~/k3model\n  k3 inspect --tensor language_model.model.norm.weight ~/k3model\n" +
+			"  k3 inspect --expert 5,17 ~/k3model\n  k3 inspect --roundtrip int8,int4 ~/k3model",
 		Args: oneArgument("a path"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := inspect(cmd, args[0])
+			look, err := f.look(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := look(cmd, args[0])
 			if err != nil {
 				return err
 			}
@@ -40,6 +50,7 @@ func inspectCommand() *cobra.Command {
 			return r.write(cmd.OutOrStdout())
 		},
 	}
+	f.add(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return cmd
 }
@@ -56,10 +67,12 @@ type inspection struct {
 }
 
 type vocabularyInfo struct {
-	Ranks int  `json:"ranks"`
-	Vocab int  `json:"vocab"`
-	BOS   *int `json:"bos,omitempty"`
-	EOS   *int `json:"eos,omitempty"`
+	Ranks int            `json:"ranks"`
+	Vocab int            `json:"vocab"`
+	BOS   *int           `json:"bos,omitempty"`
+	EOS   *int           `json:"eos,omitempty"`
+	Added map[string]int `json:"added"` // ids of the tokens that have a name
+	Chat  map[string]int `json:"chat"`  // those of them that the chat markup is made of
 }
 
 type tensorsInfo struct {
@@ -93,7 +106,7 @@ type shardInfo struct {
 }
 
 // inspect looks at path and decides by what it finds there.
-func inspect(cmd *cobra.Command, path string) (*inspection, error) {
+func inspect(cmd *cobra.Command, path string) (described, error) {
 	if path == presets.DemoModel {
 		return inspectModel(cmd, path)
 	}
@@ -157,21 +170,59 @@ func inspectModel(cmd *cobra.Command, path string) (*inspection, error) {
 	t, err := tokenizer.Load(files)
 	switch {
 	case err == nil:
-		r.Tokenizer = &vocabularyInfo{Ranks: t.Ranks(), Vocab: t.Vocab()}
-		if id, ok := t.BOS(); ok {
-			r.Tokenizer.BOS = &id
+		if r.Tokenizer, err = describeTokenizer(t); err != nil {
+			return nil, err
 		}
-		if id, ok := t.EOS(); ok {
-			r.Tokenizer.EOS = &id
-			if !slices.Contains(r.StopIDs, id) {
-				r.StopIDs = append(r.StopIDs, id)
-			}
+		if id := r.Tokenizer.EOS; id != nil && !slices.Contains(r.StopIDs, *id) {
+			r.StopIDs = append(r.StopIDs, *id)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
 	r.census(m.Index, m.Config)
 	return r, nil
+}
+
+func describeTokenizer(t *tokenizer.Tokenizer) (*vocabularyInfo, error) {
+	v := &vocabularyInfo{Ranks: t.Ranks(), Vocab: t.Vocab(), Added: map[string]int{}, Chat: map[string]int{}}
+	if id, ok := t.BOS(); ok {
+		v.BOS = &id
+	}
+	if id, ok := t.EOS(); ok {
+		v.EOS = &id
+	}
+	for id := t.Ranks(); id < t.Vocab(); id++ {
+		content, err := t.Decode([]int{id})
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.HasPrefix(content, []byte("<|reserved_token_")) {
+			v.Added[string(content)] = id
+		}
+	}
+	for _, content := range chat.ControlTokens() {
+		if id, ok := t.Special(content); ok {
+			v.Chat[content] = id
+		}
+	}
+	return v, nil
+}
+
+// lines describes the tokenizer in words.
+func (v *vocabularyInfo) lines() [][2]string {
+	var parts []string
+	for _, content := range chat.ControlTokens() {
+		id, ok := v.Chat[content]
+		if !ok {
+			parts = []string{"no: the tokenizer lacks " + content}
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s %d", content, id))
+	}
+	return [][2]string{
+		{"tokenizer", fmt.Sprintf("%d byte-pair ranks, %d ids, %s", v.Ranks, v.Vocab, plural(len(v.Added), "added token", "added tokens"))},
+		{"chat markup", strings.Join(parts, ", ")},
+	}
 }
 
 // census counts the tensors of the index; c is the model's configuration or nil.
@@ -306,7 +357,9 @@ func (r *inspection) write(w io.Writer) error {
 		fmt.Fprintf(table, "stop ids\t%s\n", formatIDs(r.StopIDs))
 	}
 	if t := r.Tokenizer; t != nil {
-		fmt.Fprintf(table, "tokenizer\t%d byte-pair ranks, %d ids\n", t.Ranks, t.Vocab)
+		for _, l := range t.lines() {
+			fmt.Fprintf(table, "%s\t%s\n", l[0], l[1])
+		}
 	} else if r.Kind == "model" {
 		fmt.Fprintf(table, "tokenizer\tnone\n")
 	}

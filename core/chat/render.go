@@ -25,6 +25,9 @@ const (
 // ErrNoMarkup says that a tokenizer lacks the control tokens of the chat markup.
 var ErrNoMarkup = errors.New("the tokenizer lacks a control token of the chat markup")
 
+// ControlTokens returns the contents of the control tokens that a tokenizer must have for the markup.
+func ControlTokens() []string { return slices.Clone(controlTokens) }
+
 // Segment is a piece of a rendered conversation, encoded by itself. Only in special ones are control tokens read as such.
 type Segment struct {
 	Text    string `json:"text"`
@@ -41,7 +44,7 @@ func Encode(tok *tokenizer.Tokenizer, segments []Segment) ([]int, error) {
 				ids = append(ids, id)
 				continue
 			}
-			if slices.Contains([]string{openToken, closeToken, sepToken, endToken}, s.Text) {
+			if slices.Contains(controlTokens, s.Text) {
 				return nil, fmt.Errorf("chat: encode: %w: %s", ErrNoMarkup, s.Text)
 			}
 			encode = tok.EncodeSpecial
