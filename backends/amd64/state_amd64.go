@@ -72,7 +72,7 @@ type kdaArgs struct {
 	q, k, alpha *float32
 	v, o        *float32
 	beta        *float32
-	w           [64]float32 // scratch
+	w           [64]float32 //lint:ignore U1000 scratch of the assembly
 }
 
 // KDA is generic.Backend.KDA.
