@@ -33,7 +33,7 @@ type Prediction struct {
 // reaches on a recorded decode of the released model at 8, 16, 32, 64 and 128 GB.
 func Predict(p memory.Plan, w Weights, r Rates) Prediction {
 	x := Prediction{TrunkBytes: w.Trunk, ExpertBytes: int64(w.ExpertLayers) * int64(w.TopK) * w.Expert}
-	x.TrunkRead = max(0, w.Trunk-p.Pinned)
+	x.TrunkRead = max(0, p.Trunk-p.Pinned)
 	if all := w.ExpertLayers * w.Experts; all > 0 {
 		x.HitRate = math.Pow(min(1, float64(p.Slots)/float64(all)), 0.35)
 	}

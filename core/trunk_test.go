@@ -52,7 +52,7 @@ func TestAPackGivesTheSameLogitsAtEveryBudget(t *testing.T) {
 	for _, name := range []string{"tiny-mx", "tiny-plain", "tiny-f16"} {
 		files := disk.Dir("../conformance/testdata/" + name)
 		want, ids := generated(t, open(t, core.Options{Files: files}))
-		for kind, o := range map[string]pack.Options{"plain": {}} {
+		for kind, o := range map[string]pack.Options{"plain": {}, "compressed": {Compress: true}} {
 			trunk := packed(t, files, o)
 			for _, budget := range []int64{0, 40 << 10, 90 << 10, 1 << 20} {
 				o := core.Options{Files: files, Trunk: trunk, TileBytes: 1 << 12, Threads: 1 + int(budget>>12%3), TrunkMemory: budget}
@@ -62,10 +62,13 @@ func TestAPackGivesTheSameLogitsAtEveryBudget(t *testing.T) {
 					t.Errorf("%s, %s pack, %d bytes for the trunk: other logits", name, kind, o.TrunkMemory)
 				}
 				plan, memory := e.Plan(), e.Memory()
-				for _, purpose := range []string{"trunk ring", "trunk tiles"} {
+				for _, purpose := range []string{"trunk ring", "trunk tiles", "trunk scratch"} {
 					if memory[purpose] > plan.Bytes(purpose) {
 						t.Errorf("%s, %s pack: %s takes %d bytes, planned are %d", name, kind, purpose, memory[purpose], plan.Bytes(purpose))
 					}
+				}
+				if scratch := memory["trunk scratch"] > 0; scratch != (kind == "compressed" && name == "tiny-mx") {
+					t.Errorf("%s, %s pack: scratch memory: %v", name, kind, scratch)
 				}
 			}
 		}

@@ -22,6 +22,8 @@ func packCommand() *cobra.Command {
 		Long: "Copy the trunk of a model (demo is the built-in one) to DIR: all weights but the routed experts, which are a tenth of the\n" +
 			"released model, but are needed by every token. --trunk DIR then reads them from there. The format is that of kimi-k3-in-c, so that\n" +
 			"packs made by either serve both.\n\n" +
+			"--compress makes a pack of this program's own that is some 30 % smaller, on the disk and in memory, and loses nothing: the weights\n" +
+			"are expanded, bit for bit, when they are used. It holds lm_head, too. --trunk prefers it where both are.\n\n" +
 			"Interrupted, the same command goes on where it stopped. A pack is read back before it gets its name; one that is there\n" +
 			"already is read back and compared with its checksums.",
 		Example: "  k3 pack ~/k3model /fast/k3trunk && k3 run --model ~/k3model --trunk /fast/k3trunk --prompt Hello",
@@ -35,6 +37,7 @@ func packCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
+	flags.BoolVar(&o.Compress, "compress", false, "store about 11.2 bits a weight instead of 16, without loss")
 	flags.BoolVar(&o.Force, "force", false, "replace the pack that is in DIR")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress")
 	return cmd
@@ -102,7 +105,11 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 			size(r.Bytes), seconds(time.Since(start).Seconds()))
 		return err
 	}
+	into := size(r.Bytes)
+	if o.Compress {
+		into = fmt.Sprintf("%s (%s of %s)", into, percent(r.Bytes, r.Raw), size(r.Raw))
+	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: packed %s of %s into %s in %s and read it back; --trunk %s uses it\n", dir, plural(r.Layers, "layer", "layers"), model,
-		size(r.Bytes), seconds(time.Since(start).Seconds()), quoteArgument(dir))
+		into, seconds(time.Since(start).Seconds()), quoteArgument(dir))
 	return err
 }

@@ -145,11 +145,12 @@ func (r planReport) write(cmd *cobra.Command) error {
 	about := map[string]string{
 		memory.Program: "code and runtime", memory.Heap: "index of tensors, tokenizer, what comes and goes",
 		memory.Vectors: "norms, biases, convolutions", memory.Workspace: fmt.Sprintf("a pass of up to %d rows", r.PrefillRows),
-		memory.State:       "what a text leaves behind, whatever its length",
-		memory.Latents:     fmt.Sprintf("attention caches of %d positions", r.Context),
-		memory.TrunkRing:   fmt.Sprintf("%d buffers that the rest of the trunk passes through", r.RingBuffers),
-		memory.TrunkTiles:  "the part of the trunk that stays",
-		memory.ExpertSlots: fmt.Sprintf("%d of %d experts", r.ExpertSlots, r.Experts),
+		memory.State:        "what a text leaves behind, whatever its length",
+		memory.Latents:      fmt.Sprintf("attention caches of %d positions", r.Context),
+		memory.TrunkRing:    fmt.Sprintf("%d buffers that the rest of the trunk passes through", r.RingBuffers),
+		memory.TrunkTiles:   "the part of the trunk that stays",
+		memory.TrunkScratch: "the compressed part that is in use, expanded",
+		memory.ExpertSlots:  fmt.Sprintf("%d of %d experts", r.ExpertSlots, r.Experts),
 	}
 	for _, i := range r.Items {
 		if i.Bytes > 0 {

@@ -11,17 +11,18 @@ var ErrNoFit = errors.New("does not fit in the memory given")
 
 // Purposes of memory. Those outside the Go heap are the purposes under which an Account counts.
 const (
-	Program     = "program"      // its code, the Go runtime, stacks
-	Heap        = "Go heap"      // the index of tensors, the tokenizer and what comes and goes
-	Vectors     = "vectors"      // small tensors, widened
-	Workspace   = "workspace"    // activations of a pass and scratch of the threads
-	State       = "state"        // of sequences: what never grows
-	Latents     = "latents"      // of sequences: what grows with their length
-	Guesses     = "guesses"      // of sequences: rows that may be taken back
-	Logits      = "logits"       // results of a pass
-	TrunkRing   = "trunk ring"   // buffers that tiles stream through
-	TrunkTiles  = "trunk tiles"  // tiles that stay
-	ExpertSlots = "expert slots" // routed experts
+	Program      = "program"       // its code, the Go runtime, stacks
+	Heap         = "Go heap"       // the index of tensors, the tokenizer and what comes and goes
+	Vectors      = "vectors"       // small tensors, widened
+	Workspace    = "workspace"     // activations of a pass and scratch of the threads
+	State        = "state"         // of sequences: what never grows
+	Latents      = "latents"       // of sequences: what grows with their length
+	Guesses      = "guesses"       // of sequences: rows that may be taken back
+	Logits       = "logits"        // results of a pass
+	TrunkRing    = "trunk ring"    // buffers that tiles stream through
+	TrunkTiles   = "trunk tiles"   // tiles that stay
+	TrunkScratch = "trunk scratch" // the tile in use, where tiles are kept compressed
+	ExpertSlots  = "expert slots"  // routed experts
 )
 
 // Request is what memory is wanted for. Sizes are in bytes.
@@ -49,11 +50,12 @@ type Request struct {
 	Guesses     int   // guessed rows of a sequence in a pass
 	PrefillRows int   // rows of a prompt that share a pass; 0 leaves it to the plan
 
-	TrunkBytes int64 // all tiles
-	TileBuffer int64 // one buffer of the tape's ring
-	ExpertSlot int64 // one expert
-	ExpertsAll int   // experts of the model; 0 for a model without
-	TopK       int   // experts a token chooses in a layer
+	TrunkBytes  int64 // all tiles
+	TileBuffer  int64 // one buffer of the tape's ring
+	TileScratch int64 // a tile that is expanded for use
+	ExpertSlot  int64 // one expert
+	ExpertsAll  int   // experts of the model; 0 for a model without
+	TopK        int   // experts a token chooses in a layer
 }
 
 // Item is the memory for one purpose.
@@ -72,6 +74,7 @@ type Plan struct {
 	PrefillRows int
 	MaxRows     int   // of any pass
 	Ring        int   // buffers of the tape
+	Trunk       int64 // bytes of all tiles
 	Pinned      int64 // bytes of tiles that stay
 	Slots       int   // experts
 }
@@ -161,7 +164,7 @@ func (r Request) leastSlots() int {
 func (r Request) least(rows, ring int) (p Plan, missing int64) {
 	rows = min(rows, r.Context)
 	all := r.Sequences * (1 + r.Guesses) // rows of a decode pass
-	p = Plan{Total: r.Total, Context: r.Context, PrefillRows: rows, MaxRows: max(rows, all), Ring: ring, Slots: r.leastSlots()}
+	p = Plan{Total: r.Total, Context: r.Context, PrefillRows: rows, MaxRows: max(rows, all), Ring: ring, Trunk: r.TrunkBytes, Slots: r.leastSlots()}
 	heap := heapBase + (r.Index+r.Tokenizer)*3/2 // live, and what the collector leaves until it runs
 	p.GoLimit = programBytes/2 + heap
 	logits := all
@@ -178,6 +181,7 @@ func (r Request) least(rows, ring int) (p Plan, missing int64) {
 		{State, sequences * r.State},
 		{Latents, sequences * int64(r.Context) * r.Position},
 		{Guesses, sequences * int64(r.Guesses) * r.Guess},
+		{TrunkScratch, r.TileScratch},
 	}
 	trunk := r.leastTrunk(ring)
 	if r.Trunk > 0 {

@@ -19,13 +19,18 @@ const (
 	maxRank     = 8
 	layerPrefix = "language_model.model.layers."
 	expertPart  = ".block_sparse_moe.experts."
+	head        = "language_model.lm_head.weight"
 )
 
 // manifest is the list of what a pack has, its .json file.
 type manifest struct {
-	count  int64 // n_layers
-	layers []layer
+	count      int64 // n_layers
+	compressed bool
+	layers     []layer // of a compressed pack the last one has lm_head
 }
+
+// encoding marks the list of a compressed pack.
+const encoding = "bf16-window-8"
 
 // layer is the run of bytes of one layer.
 type layer struct {
@@ -44,6 +49,23 @@ type entry struct {
 	off, bytes int64 // in the run
 	dtype      string
 	shape      []int // nil if unknown
+	// frameRows is the number of rows of a frame, and frames are their sizes, where the tensor is compressed.
+	frameRows int64
+	frames    []uint32
+}
+
+// ends is where the frames end, nil for a tensor that has none.
+func (e *entry) ends() *Frames {
+	if e.frameRows == 0 {
+		return nil
+	}
+	f := &Frames{Rows: int(e.frameRows), Ends: make([]int64, len(e.frames))}
+	end := int64(0)
+	for i, n := range e.frames {
+		end += int64(n)
+		f.Ends[i] = end
+	}
+	return f
 }
 
 // object reads an object whose keys have a reader each; others are skipped. needed keys must be there, and no key twice.
@@ -78,6 +100,12 @@ func parseManifest(r *strictjson.Reader) *manifest {
 			if n := r.Size(); n != align {
 				r.Fail("align is %d, not %d", n, align)
 			}
+		},
+		"encoding": func() {
+			if s := string(r.Str()); s != encoding {
+				r.Fail("the encoding is %q, not %q", s, encoding)
+			}
+			list.compressed = true
 		},
 		"layers": func() { r.Array(func() { list.layers = append(list.layers, parseLayer(r)) }) },
 	})
@@ -119,6 +147,16 @@ func (e *entry) parse(r *strictjson.Reader) {
 				e.shape = append(e.shape, int(r.Size()))
 			})
 		},
+		"frame_rows": func() { e.frameRows = r.Size() },
+		"frames": func() {
+			r.Array(func() {
+				n := r.Size()
+				if n < 1 || n > math.MaxUint32 {
+					r.Fail("a frame of %d bytes", n)
+				}
+				e.frames = append(e.frames, uint32(n))
+			})
+		},
 	})
 }
 
@@ -127,7 +165,7 @@ func (list *manifest) check(size int64) error {
 	switch {
 	case len(list.layers) == 0:
 		return fmt.Errorf("it has no layers")
-	case list.count != int64(len(list.layers)):
+	case list.count != int64(len(list.layers)) && (!list.compressed || list.count != int64(len(list.layers)-1)):
 		return fmt.Errorf("n_layers is %d, but there are %d layers", list.count, len(list.layers))
 	}
 	end := int64(0)
@@ -143,7 +181,7 @@ func (list *manifest) check(size int64) error {
 			return fmt.Errorf("layer %d has no tensors", i)
 		}
 		end = l.offset + l.bytes
-		if err := l.check(); err != nil {
+		if err := l.check(list.compressed); err != nil {
 			return fmt.Errorf("layer %d: %w", i, err)
 		}
 	}
@@ -153,7 +191,7 @@ func (list *manifest) check(size int64) error {
 	return nil
 }
 
-func (l *layer) check() error {
+func (l *layer) check(compressed bool) error {
 	order := slices.Clone(l.tensors)
 	slices.SortFunc(order, func(a, b entry) int { return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.bytes, b.bytes)) })
 	end := int64(0)
@@ -165,6 +203,9 @@ func (l *layer) check() error {
 			return fmt.Errorf("tensor %q begins at %d, inside the one before", e.name, e.off)
 		}
 		end = e.off + e.bytes
+		if err := e.check(compressed); err != nil {
+			return fmt.Errorf("tensor %q: %w", e.name, err)
+		}
 	}
 	for i, e := range l.tensors[1:] {
 		if e.name == l.tensors[i].name {
@@ -174,13 +215,46 @@ func (l *layer) check() error {
 	return nil
 }
 
+// maxFrame is the size, expanded, above which a frame must be a single row.
+const maxFrame = 4 << 20
+
+// check looks whether the frames of a tensor, if it has any, can be what its shape needs.
+func (e *entry) check(compressed bool) error {
+	if e.frameRows == 0 && e.frames == nil {
+		return nil
+	}
+	switch {
+	case !compressed:
+		return fmt.Errorf("it has frames, in a pack that is not compressed")
+	case e.dtype != "BF16" || len(e.shape) != 2 || e.shape[0] < 1 || e.shape[1] < 1 || e.shape[1] > math.MaxInt64/4/e.shape[0]:
+		return fmt.Errorf("frames of %s %v", e.dtype, e.shape)
+	}
+	rows, row := int64(e.shape[0]), 2*int64(e.shape[1])
+	var sum int64
+	for _, n := range e.frames {
+		sum += int64(n)
+	}
+	switch {
+	case e.frameRows < 1 || e.frameRows > rows || e.frameRows > max(1, maxFrame/row):
+		return fmt.Errorf("frames of %d rows of %v", e.frameRows, e.shape)
+	case int64(len(e.frames)) != (rows-1)/e.frameRows+1:
+		return fmt.Errorf("%d frames of %d rows for %v", len(e.frames), e.frameRows, e.shape)
+	case sum != e.bytes:
+		return fmt.Errorf("frames of together %d bytes in %d", sum, e.bytes)
+	}
+	return nil
+}
+
 // matches compares the list with a checkpoint's tensors.
 func (list *manifest) matches(m *checkpoint.Model) error {
-	if n := m.Config.Layers; len(list.layers) != n {
-		return fmt.Errorf("it has %d layers, the checkpoint %d", len(list.layers), n)
+	if n := m.Config.Layers; list.count != int64(n) {
+		return fmt.Errorf("it has %d layers, the checkpoint %d", list.count, n)
 	}
 	for i, l := range list.layers {
 		prefix := fmt.Sprintf("%s%d.", layerPrefix, i)
+		if i == m.Config.Layers {
+			prefix = head
+		}
 		for _, e := range l.tensors {
 			t, ok := m.Index.Lookup(e.name)
 			switch {
@@ -188,7 +262,7 @@ func (list *manifest) matches(m *checkpoint.Model) error {
 				return fmt.Errorf("tensor %q is not in the checkpoint", e.name)
 			case !strings.HasPrefix(e.name, prefix) || strings.Contains(e.name, expertPart):
 				return fmt.Errorf("tensor %q is not of the trunk of layer %d", e.name, i)
-			case e.dtype != t.DType.String() || e.shape != nil && !slices.Equal(e.shape, t.Shape) || e.bytes != t.Bytes:
+			case e.dtype != t.DType.String() || e.shape != nil && !slices.Equal(e.shape, t.Shape) || e.frameRows == 0 && e.bytes != t.Bytes:
 				return fmt.Errorf("tensor %s is %s %v of %d bytes, in the checkpoint %s %v of %d", e.name, e.dtype, e.shape, e.bytes, t.DType, t.Shape,
 					t.Bytes)
 			}
@@ -200,7 +274,11 @@ func (list *manifest) matches(m *checkpoint.Model) error {
 // text is the manifest as its file has it, spaced as the public packs are.
 func (list *manifest) text() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"n_layers": %d, "align": %d, "layers": [`, list.count, align)
+	fmt.Fprintf(&b, `{"n_layers": %d, "align": %d, `, list.count, align)
+	if list.compressed {
+		fmt.Fprintf(&b, `"encoding": %s, `, quote(encoding))
+	}
+	b.WriteString(`"layers": [`)
 	for i, l := range list.layers {
 		if i > 0 {
 			b.WriteString(", ")
@@ -220,7 +298,11 @@ func (l *layer) text() []byte {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, `%s: {"off": %d, "nbytes": %d, "dtype": %s, "shape": %s}`, quote(e.name), e.off, e.bytes, quote(e.dtype), numbers(e.shape))
+		fmt.Fprintf(&b, `%s: {"off": %d, "nbytes": %d, "dtype": %s, "shape": %s`, quote(e.name), e.off, e.bytes, quote(e.dtype), numbers(e.shape))
+		if e.frameRows > 0 {
+			fmt.Fprintf(&b, `, "frame_rows": %d, "frames": %s`, e.frameRows, numbers(e.frames))
+		}
+		b.WriteString("}")
 	}
 	b.WriteString("}}")
 	return b.Bytes()

@@ -1,7 +1,8 @@
 // Package pack keeps copies of the trunk: the weights of every layer but those of routed experts, layer after layer in one
 // file, so that they can lie on a faster disk than the checkpoint.
 //
-// A plain pack is the checkpoint's own bytes, in the format of kimi-k3-in-c. docs/packs.md describes both.
+// A plain pack is the checkpoint's own bytes, in the format of kimi-k3-in-c. A compressed one stores matrices of BF16 in about
+// 11.2 bits a weight, without loss. docs/packs.md describes both.
 package pack
 
 import (
@@ -31,9 +32,10 @@ var (
 
 // Names of the files of a pack.
 const (
-	plainName = "trunk"
-	binary    = ".bin"
-	index     = ".json"
+	plainName      = "trunk"
+	compressedName = "trunk-compressed"
+	dataEnding     = ".bin"
+	listEnding     = ".json"
 )
 
 // Pack is an open pack of the trunk of one checkpoint. It may be used by several goroutines.
@@ -44,13 +46,24 @@ type Pack struct {
 
 // place is where a tensor lies in the pack's file.
 type place struct {
-	off, bytes int64
+	off    int64
+	frames *Frames // nil: as in the checkpoint
+}
+
+// Frames is how a matrix is compressed: a few rows at a time, each so many a frame that Expand makes rows again.
+type Frames struct {
+	Rows int     // of each frame but the last, which has what is left
+	Ends []int64 // where each frame ends, counted from where the tensor begins
 }
 
 // Open opens the pack among files and makes sure that it is one of m: by names, types, shapes and sizes of all tensors, and by
-// samples of the weights of each layer. The error matches ErrNone, ErrFormat or ErrOther unless reading failed.
+// samples of the weights of each layer. Where a compressed and a plain pack are, it is the compressed one. The error matches ErrNone,
+// ErrFormat or ErrOther unless reading failed.
 func Open(ctx context.Context, files disk.Files, m *checkpoint.Model) (*Pack, error) {
-	p, err := open(ctx, files, plainName, m)
+	p, err := open(ctx, files, compressedName, m)
+	if errors.Is(err, ErrNone) {
+		p, err = open(ctx, files, plainName, m)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pack: open %s: %w", files.Name(), err)
 	}
@@ -58,26 +71,29 @@ func Open(ctx context.Context, files disk.Files, m *checkpoint.Model) (*Pack, er
 }
 
 func open(ctx context.Context, files disk.Files, name string, m *checkpoint.Model) (*Pack, error) {
-	list, err := readManifest(files, name+index)
+	list, err := readManifest(files, name+listEnding)
 	if err != nil {
 		return nil, err
 	}
 	p := &Pack{tensors: map[string]place{}}
-	if p.file, err = files.Open(name + binary); err != nil {
+	if p.file, err = files.Open(name + dataEnding); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%w: %s is missing", ErrFormat, name+binary)
+			err = fmt.Errorf("%w: %s is missing", ErrFormat, name+dataEnding)
 		}
 		return nil, err
 	}
-	if err = list.check(p.file.Size()); err != nil {
-		err = fmt.Errorf("%w: %s: %w", ErrFormat, name+index, err)
+	if err = list.check(p.file.Size()); err == nil && list.compressed != (name == compressedName) {
+		err = fmt.Errorf("it has the name of another sort of pack")
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %s: %w", ErrFormat, name+listEnding, err)
 	} else if err = list.matches(m); err != nil {
-		err = fmt.Errorf("%w: %s: %w", ErrOther, name+index, err)
+		err = fmt.Errorf("%w: %s: %w", ErrOther, name+listEnding, err)
 	}
 	if err == nil {
 		for _, l := range list.layers {
 			for _, e := range l.tensors {
-				p.tensors[e.name] = place{l.offset + e.off, e.bytes}
+				p.tensors[e.name] = place{l.offset + e.off, e.ends()}
 			}
 		}
 		err = p.sample(ctx, m, list.layers)
@@ -114,10 +130,20 @@ func readManifest(files disk.Files, name string) (*manifest, error) {
 	return list, nil
 }
 
-// Locate is where the bytes of a tensor are, false for one that the pack has not.
-func (p *Pack) Locate(t checkpoint.Tensor) (file disk.File, off int64, ok bool) {
+// Locate is where the bytes of a tensor are, false for one that the pack has not. Where frames is not nil they are compressed.
+func (p *Pack) Locate(t checkpoint.Tensor) (file disk.File, off int64, frames *Frames, ok bool) {
 	at, ok := p.tensors[t.Name]
-	return p.file, at.off, ok
+	return p.file, at.off, at.frames, ok
+}
+
+// Frames is the number of frames of all tensors.
+func (p *Pack) Frames() (n int) {
+	for _, at := range p.tensors {
+		if at.frames != nil {
+			n += len(at.frames.Ends)
+		}
+	}
+	return n
 }
 
 // Close closes the pack's file.
@@ -164,7 +190,7 @@ func (p *Pack) sample(ctx context.Context, m *checkpoint.Model, layers []layer) 
 				return err
 			}
 			got := make([]byte, len(want))
-			if err := p.read(got, e.name, from); err != nil {
+			if err := p.read(got, t, from); err != nil {
 				return err
 			}
 			if !bytes.Equal(got, want) {
@@ -176,7 +202,28 @@ func (p *Pack) sample(ctx context.Context, m *checkpoint.Model, layers []layer) 
 }
 
 // read fills data with the bytes of a tensor, as in the checkpoint, from its byte from on.
-func (p *Pack) read(data []byte, name string, from int64) error {
-	at := p.tensors[name]
-	return disk.ReadFull(p.file, data, at.off+from)
+func (p *Pack) read(data []byte, t checkpoint.Tensor, from int64) error {
+	at := p.tensors[t.Name]
+	if at.frames == nil {
+		return disk.ReadFull(p.file, data, at.off+from)
+	}
+	row := t.Bytes / int64(t.Shape[0])
+	size := int64(at.frames.Rows) * row
+	for n := from / size; len(data) > 0; n++ {
+		start := int64(0)
+		if n > 0 {
+			start = at.frames.Ends[n-1]
+		}
+		src := make([]byte, at.frames.Ends[n]-start)
+		if err := disk.ReadFull(p.file, src, at.off+start); err != nil {
+			return err
+		}
+		rows := make([]byte, min(size, t.Bytes-n*size))
+		if err := Expand(rows, src); err != nil {
+			return fmt.Errorf("%w: tensor %s: %w", ErrFormat, t, err)
+		}
+		done := copy(data, rows[from-n*size:])
+		data, from = data[done:], from+int64(done)
+	}
+	return nil
 }

@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) {
 	if step := os.Getenv("K3_TEST_KILL_AT"); step != "" {
 		n, _ := strconv.Atoi(step)
-		o := Options{Progress: func(Progress) {
+		o := Options{Compress: os.Getenv("K3_TEST_COMPRESS") != "", Progress: func(Progress) {
 			if n--; n == 0 {
 				p, _ := os.FindProcess(os.Getpid())
 				p.Kill()
@@ -121,7 +121,8 @@ func TestAPackIsByteForByteThePublicFormat(t *testing.T) {
 		if got := hexSum(bin); got != sum {
 			t.Errorf("%s: trunk.bin has checksum %s", name, got)
 		}
-		if r != (Result{Layers: m.Config.Layers, Bytes: int64(len(bin))}) {
+		raw := r.Raw
+		if raw > r.Bytes || raw < r.Bytes-int64(m.Config.Layers)*align || r != (Result{Layers: m.Config.Layers, Bytes: int64(len(bin)), Raw: raw}) {
 			t.Errorf("%s: %+v", name, r)
 		}
 		if got := names(t, dir); got != "trunk.bin trunk.json trunk.sha256" {
@@ -137,26 +138,39 @@ func TestAPackIsByteForByteThePublicFormat(t *testing.T) {
 func TestEveryTrunkTensorOfALayerIsInThePack(t *testing.T) {
 	for _, o := range []fabricate.Options{{}, {Shards: 1}, {Shards: 7, Trunk: checkpoint.F16}, {Trunk: checkpoint.F32, Experts: checkpoint.BF16}} {
 		m := fabricated(t, o)
-		dir := t.TempDir()
-		write(t, m, dir, Options{})
-		p, err := Open(t.Context(), disk.Dir(dir), m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for s := range checkpoint.Required(m.Config, m.Quantized) {
-			x, _ := m.Index.Lookup(s.Name())
-			file, off, ok := p.Locate(x)
-			if want := s.Layer >= 0 && s.Expert < 0; ok != want {
-				t.Errorf("%s is there: %v, want %v", x.Name, ok, want)
-			} else if ok {
-				got, want := make([]byte, x.Bytes), make([]byte, x.Bytes)
-				if err := errors.Join(m.Read(want, x, 0), disk.ReadFull(file, got, off)); err != nil || !bytes.Equal(got, want) {
-					t.Errorf("%s has other bytes (%v)", x.Name, err)
+		for _, compress := range []bool{false, true} {
+			dir := t.TempDir()
+			r := write(t, m, dir, Options{Compress: compress})
+			p, err := Open(t.Context(), disk.Dir(dir), m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compressed, frames := int64(0), 0
+			for s := range checkpoint.Required(m.Config, m.Quantized) {
+				x, _ := m.Index.Lookup(s.Name())
+				_, _, f, ok := p.Locate(x)
+				if want := s.Layer >= 0 && s.Expert < 0 || compress && x.Name == head; ok != want {
+					t.Errorf("%s is there: %v, want %v", x.Name, ok, want)
+				} else if ok {
+					got, want := make([]byte, x.Bytes), make([]byte, x.Bytes)
+					if err := errors.Join(m.Read(want, x, 0), p.read(got, x, 0)); err != nil || !bytes.Equal(got, want) {
+						t.Errorf("%s has other bytes (%v)", x.Name, err)
+					}
+				}
+				if f != nil {
+					compressed += x.Bytes
+					frames += len(f.Ends)
 				}
 			}
-		}
-		if err := p.Close(); err != nil {
-			t.Error(err)
+			if n := p.Frames(); n != frames || (n > 0) != (compress && o.Trunk == 0) {
+				t.Errorf("%+v, compressed %v: %d frames, want %d", o, compress, n, frames)
+			}
+			if limit := r.Raw - compressed/4 + int64(m.Config.Layers+1)*align; compress && o.Trunk == 0 && (r.Bytes > limit || compressed < r.Raw/10*9) {
+				t.Errorf("%d bytes, of which %d can be compressed, became %d", r.Raw, compressed, r.Bytes)
+			}
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }
@@ -172,14 +186,18 @@ func TestAPackThatWasKilledIsContinued(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts many processes")
 	}
-	m, want := tiny(t), t.TempDir()
-	write(t, m, want, Options{})
-	n := steps(t, m, Options{})
-	for _, every := range []int{n / 3, n / 4} {
-		dir := t.TempDir()
+	m := tiny(t)
+	for i, every := range []int{3, 4} {
+		dir, want, o := t.TempDir(), t.TempDir(), Options{Compress: i == 1}
+		write(t, m, want, o)
+		n := steps(t, m, o)
+		every = n / every
 		for kills := 0; ; kills++ {
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), fmt.Sprintf("K3_TEST_KILL_AT=%d", every), "K3_TEST_MODEL="+tinyMX, "K3_TEST_OUT="+dir)
+			if o.Compress {
+				cmd.Env = append(cmd.Env, "K3_TEST_COMPRESS=1")
+			}
 			out, err := cmd.Output()
 			if err == nil {
 				if kills < 2 || string(out) != "<nil>\n" {
@@ -190,7 +208,7 @@ func TestAPackThatWasKilledIsContinued(t *testing.T) {
 			if kills > n {
 				t.Fatal("it does not come to an end")
 			}
-			if got := names(t, dir); strings.Contains(got, "trunk.json") {
+			if got := names(t, dir); strings.Contains(got, ".json") {
 				t.Fatalf("after %d kills there is %s", kills, got)
 			}
 			if _, err := Open(t.Context(), disk.Dir(dir), m); !errors.Is(err, ErrNone) {

@@ -23,6 +23,8 @@ import (
 
 // Options say how to write a pack.
 type Options struct {
+	// Compress stores matrices of BF16 compressed, without loss; lm_head is then part of the pack.
+	Compress bool
 	// Force replaces a pack that is there, once the new one is whole, and a partial one that cannot be continued at once.
 	Force bool
 	// Workers is the number of pieces to work on at a time; 0 is 4.
@@ -41,6 +43,7 @@ type Progress struct {
 type Result struct {
 	Layers int
 	Bytes  int64 // of its data
+	Raw    int64 // of the same tensors in the checkpoint
 	// Before is whether it was there and whole before, and Continued how many layers an earlier attempt had written.
 	Before    bool
 	Continued int
@@ -58,7 +61,11 @@ const (
 // there already and belongs to m is only read back. Errors match ErrExists where something would be overwritten, ErrSpace,
 // ErrFormat where what was read back is not what was written, or are those of reading and writing.
 func Write(ctx context.Context, m *checkpoint.Model, dir string, o Options) (Result, error) {
-	w := &writer{ctx: ctx, m: m, o: o, base: filepath.Join(dir, plainName), files: disk.Dir(dir)}
+	name := plainName
+	if o.Compress {
+		name = compressedName
+	}
+	w := &writer{ctx: ctx, m: m, o: o, base: filepath.Join(dir, name), files: disk.Dir(dir)}
 	if w.o.Workers < 1 {
 		w.o.Workers = 4
 	}
@@ -76,7 +83,8 @@ type writer struct {
 	base  string // path of the pack's files without their endings
 	files disk.Files
 	runs  []run
-	total int64 // bytes of the pack, for the progress
+	total int64 // bytes of the pack, for the progress; of a compressed one an estimate from above, until it is known
+	raw   int64 // bytes of its tensors in the checkpoint
 
 	out     *os.File // the partial pack
 	log     *os.File // the journal
@@ -107,7 +115,7 @@ func (w *writer) run(dir string) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.Layers, r.Continued = len(w.runs), len(w.done)
+	r.Layers, r.Continued, r.Raw = w.m.Config.Layers, len(w.done), w.raw
 	if !found {
 		if before, err := w.existing(); err != nil {
 			return r, err
@@ -149,26 +157,49 @@ func (w *writer) run(dir string) (r Result, err error) {
 // collect finds the trunk of each layer.
 func (w *writer) collect() error {
 	w.runs = make([]run, w.m.Config.Layers)
+	if w.o.Compress {
+		w.runs = append(w.runs, run{})
+	}
 	for t := range w.m.Index.All() { // in the order of the files
-		rest, ok := strings.CutPrefix(t.Name, layerPrefix)
-		if !ok || strings.Contains(t.Name, expertPart) {
-			continue
-		}
-		number, _, _ := strings.Cut(rest, ".")
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 0 || n >= len(w.runs) {
-			continue // of no layer of this model
+		n := w.m.Config.Layers
+		if !w.o.Compress || t.Name != head {
+			rest, ok := strings.CutPrefix(t.Name, layerPrefix)
+			if !ok || strings.Contains(t.Name, expertPart) {
+				continue
+			}
+			number, _, _ := strings.Cut(rest, ".")
+			var err error
+			if n, err = strconv.Atoi(number); err != nil || n < 0 || n >= w.m.Config.Layers {
+				continue // of no layer of this model
+			}
 		}
 		w.runs[n].tensors = append(w.runs[n].tensors, t)
 		w.runs[n].bytes += t.Bytes
+		w.raw += t.Bytes
 	}
 	for i, r := range w.runs {
 		if len(r.tensors) == 0 {
 			return fmt.Errorf("layer %d has no tensors", i)
 		}
 		w.total += roundUp(r.bytes)
+		for _, t := range r.tensors {
+			if w.frameRows(t) > 0 {
+				w.total -= t.Bytes / 4 // 12 bits or less a weight, in all models there are
+			}
+		}
 	}
 	return nil
+}
+
+// frameBytes is the size of a frame, expanded, about: enough of them in a tile for every thread to have one.
+const frameBytes = 256 << 10
+
+// frameRows is the number of rows of a frame of a tensor, 0 for one that is not compressed.
+func (w *writer) frameRows(t checkpoint.Tensor) int64 {
+	if !w.o.Compress || t.DType != checkpoint.BF16 || len(t.Shape) != 2 || t.Bytes < 2*chunkWeights {
+		return 0
+	}
+	return min(int64(t.Shape[0]), max(1, frameBytes/(2*int64(t.Shape[1]))))
 }
 
 func roundUp(n int64) int64 { return (n + align - 1) / align * align }
@@ -198,7 +229,7 @@ func (w *writer) identity() (string, error) {
 // replaced.
 func (w *writer) existing() (bool, error) {
 	var there []string
-	for _, ending := range []string{index, binary} {
+	for _, ending := range []string{listEnding, dataEnding} {
 		if _, err := os.Lstat(w.base + ending); err == nil {
 			there = append(there, filepath.Base(w.base+ending))
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -228,11 +259,11 @@ func (w *writer) existing() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	data, err := os.ReadFile(w.base + index)
+	data, err := os.ReadFile(w.base + listEnding)
 	if err != nil {
 		return false, err
 	}
-	for name, got := range map[string]string{binary: whole, index: hexSum(data)} {
+	for name, got := range map[string]string{dataEnding: whole, listEnding: hexSum(data)} {
 		if got != want[filepath.Base(w.base+name)] {
 			return false, fmt.Errorf("%w: %s is not what its checksum says", ErrFormat, filepath.Base(w.base+name))
 		}
@@ -257,7 +288,7 @@ func (w *writer) readSums() (map[string]string, error) {
 			all[name] = sum
 		}
 	}
-	for _, ending := range []string{binary, index} {
+	for _, ending := range []string{dataEnding, listEnding} {
 		if name := filepath.Base(w.base + ending); all[name] == "" {
 			return nil, fmt.Errorf("%s has none of %s", filepath.Base(w.base+sums), name)
 		}
@@ -297,7 +328,7 @@ func (w *writer) resume(identity string) (found bool, err error) {
 		w.out, err = os.OpenFile(w.base+partial, os.O_RDWR, 0)
 	}
 	if errors.Is(err, fs.ErrNotExist) && w.whole != "" {
-		if info, err := os.Stat(w.base + binary); err == nil && info.Size() == w.end() {
+		if info, err := os.Stat(w.base + dataEnding); err == nil && info.Size() == w.end() {
 			return true, nil // it has its name already
 		}
 	}
@@ -401,23 +432,31 @@ func (w *writer) end() int64 {
 	return l.offset + l.bytes
 }
 
-// pieceBytes is how much of a tensor is read at once.
+// pieceBytes is how much of a tensor is read at once, about.
 const pieceBytes = 4 << 20
+
+// piece is some of a tensor as the pack has it.
+type piece struct {
+	tensor int // index into those of the layer
+	data   []byte
+	frames []uint32 // sizes, of a tensor that is compressed
+	err    error
+}
 
 // layer writes a layer and notes it.
 func (w *writer) layer(i int) error {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
-	type piece struct {
-		tensor int // index into entries
-		data   []byte
-		err    error
-	}
 	queue := make(chan chan piece, w.o.Workers)
 	go func() {
 		defer close(queue)
 		for n, t := range w.runs[i].tensors {
-			for from := int64(0); from < t.Bytes || from == 0; from += pieceBytes {
+			step, frame := int64(pieceBytes), int64(0)
+			if rows := w.frameRows(t); rows > 0 {
+				frame = rows * 2 * int64(t.Shape[1])
+				step = max(1, pieceBytes/frame) * frame
+			}
+			for from := int64(0); from < t.Bytes || from == 0; from += step {
 				c := make(chan piece, 1)
 				select {
 				case queue <- c:
@@ -425,8 +464,10 @@ func (w *writer) layer(i int) error {
 					return
 				}
 				go func() {
-					p := piece{tensor: n, data: make([]byte, min(pieceBytes, t.Bytes-from))}
-					p.err = w.m.Read(p.data, t, from)
+					p := piece{tensor: n, data: make([]byte, min(step, t.Bytes-from))}
+					if p.err = w.m.Read(p.data, t, from); p.err == nil && frame > 0 {
+						p.compress(frame)
+					}
 					c <- p
 				}()
 			}
@@ -443,7 +484,7 @@ func (w *writer) layer(i int) error {
 	first := w.runs[i].tensors[0]
 	l := layer{number: int64(i), shard: filepath.Base(w.m.Index.Shards()[first.Shard].Name), start: first.Offset, offset: w.end()}
 	for _, t := range w.runs[i].tensors {
-		l.tensors = append(l.tensors, entry{name: t.Name, dtype: t.DType.String(), shape: t.Shape})
+		l.tensors = append(l.tensors, entry{name: t.Name, dtype: t.DType.String(), shape: t.Shape, frameRows: w.frameRows(t)})
 	}
 	sum := sha256.New()
 	write := func(data []byte) error {
@@ -472,6 +513,7 @@ func (w *writer) layer(i int) error {
 			return err
 		}
 		e.bytes += int64(len(p.data))
+		e.frames = append(e.frames, p.frames...)
 	}
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -485,6 +527,17 @@ func (w *writer) layer(i int) error {
 	}
 	w.done, w.sums = append(w.done, l), append(w.sums, hex.EncodeToString(sum.Sum(nil)))
 	return w.note(record{Layer: l.text(), Sum: w.sums[i]})
+}
+
+// compress replaces weights by frames of so many bytes of them.
+func (p *piece) compress(frame int64) {
+	weights, out := p.data, make([]byte, 0, len(p.data)/4*3)
+	for from := int64(0); from < int64(len(weights)); from += frame {
+		start := len(out)
+		out = compress(out, weights[from:min(from+frame, int64(len(weights)))])
+		p.frames = append(p.frames, uint32(len(out)-start))
+	}
+	p.data = out
 }
 
 func (w *writer) progress(done int64, verifying bool) {
@@ -582,19 +635,19 @@ func (w *writer) publish() error {
 			return err
 		}
 		w.out = nil
-		if err := os.Remove(w.base + index); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(w.base + listEnding); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := os.Rename(w.base+partial, w.base+binary); err != nil {
+		if err := os.Rename(w.base+partial, w.base+dataEnding); err != nil {
 			return err
 		}
 	}
-	text := (&manifest{count: int64(w.m.Config.Layers), layers: w.done}).text()
-	lines := fmt.Sprintf("%s  %s\n%s  %s\n", w.whole, filepath.Base(w.base+binary), hexSum(text), filepath.Base(w.base+index))
+	text := (&manifest{count: int64(w.m.Config.Layers), compressed: w.o.Compress, layers: w.done}).text()
+	lines := fmt.Sprintf("%s  %s\n%s  %s\n", w.whole, filepath.Base(w.base+dataEnding), hexSum(text), filepath.Base(w.base+listEnding))
 	for _, f := range []struct {
 		ending string
 		data   []byte
-	}{{sums, []byte(lines)}, {index, text}} {
+	}{{sums, []byte(lines)}, {listEnding, text}} {
 		n, err := disk.Create(w.base + f.ending)
 		if err != nil {
 			return err

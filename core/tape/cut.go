@@ -12,6 +12,10 @@ import (
 // two of them are nothing in the smallest budget.
 const DefaultTileBytes = 16 << 20
 
+// expandedBytes is the size, expanded, that the tiles of a compressed matrix are cut to, about: small enough that what is
+// expanded is still in a cache when it is computed with, large enough for all threads to have their part.
+const expandedBytes = 4 << 20
+
 // Locate says where the bytes of a tensor are: in a shard, or in a pack.
 type Locate func(checkpoint.Tensor) (file disk.File, off int64, err error)
 
@@ -33,6 +37,7 @@ type Tiles struct {
 	first    []int // first tile of each matrix, and the number of tiles
 	bytes    int64
 	largest  int
+	scratch  int // bytes of the largest tile that is expanded
 }
 
 // tile is where a tile lies.
@@ -40,6 +45,9 @@ type tile struct {
 	matrix, row, rows int
 	segment           int
 	at, bytes         int // in the segment's buffer
+	file              disk.File
+	off               int64 // in the file
+	frame, frames     int   // of a compressed matrix: those that have the rows
 }
 
 type segment struct {
@@ -69,33 +77,75 @@ func Cut(matrices []Matrix, locate Locate, tileBytes int) (*Tiles, error) {
 		parts, filled = nil, 0
 	}
 	for i, m := range matrices {
-		file, off, err := locate(m.Tensor)
-		if err == nil {
-			err = m.check()
-		}
+		t.first = append(t.first, len(t.tiles))
+		more, err := t.cut(i, tileBytes)
 		if err != nil {
 			return nil, fmt.Errorf("tape: cut %s: %w", m.Tensor, err)
 		}
-		t.first = append(t.first, len(t.tiles))
-		row := m.Format.RowBytes(m.Cols)
-		// As few tiles as there can be, as equal as the units allow.
-		units := m.Rows / m.Unit
-		most := max(1, tileBytes/(row*m.Unit))
-		count := (units + most - 1) / most
-		for n := range count {
-			from, to := n*units/count*m.Unit, (n+1)*units/count*m.Unit
-			bytes := (to - from) * row
-			if filled+bytes > tileBytes {
+		for _, x := range more {
+			if filled+x.bytes > tileBytes {
 				flush()
 			}
-			t.tiles = append(t.tiles, tile{matrix: i, row: from, rows: to - from, segment: len(t.segments), bytes: bytes})
-			parts = append(parts, disk.Part{File: file, Off: off + int64(from)*int64(row), Len: bytes})
-			filled += bytes
+			x.segment = len(t.segments)
+			t.tiles = append(t.tiles, x)
+			parts = append(parts, disk.Part{File: x.file, Off: x.off, Len: x.bytes})
+			filled += x.bytes
 		}
 	}
 	flush()
 	t.first = append(t.first, len(t.tiles))
 	return t, nil
+}
+
+// cut cuts matrix i.
+func (t *Tiles) cut(i, tileBytes int) ([]tile, error) {
+	m := t.matrices[i]
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	x := tile{matrix: i}
+	var err error
+	row, unit := m.Format.RowBytes(m.Cols), m.Unit
+	if p := m.Packed; p == nil {
+		x.file, x.off, err = t.locate(m.Tensor)
+	} else {
+		x.file, x.off = p.File, p.Off
+		tileBytes = min(tileBytes, expandedBytes)
+		if p.Rows%unit == 0 {
+			unit = p.Rows // so that no frame is expanded for two tiles
+		}
+	}
+	// As few tiles as there can be, as equal as the units allow.
+	units := (m.Rows + unit - 1) / unit
+	most := max(1, tileBytes/(row*unit))
+	count := (units + most - 1) / most
+	tiles := make([]tile, count)
+	for n := range count {
+		tiles[n] = x
+		x := &tiles[n]
+		x.row = n * units / count * unit
+		x.rows = min((n+1)*units/count*unit, m.Rows) - x.row
+		if p := m.Packed; p == nil {
+			x.off += int64(x.row) * int64(row)
+			x.bytes = x.rows * row
+		} else {
+			x.frame = x.row / p.Rows
+			x.frames = (x.row+x.rows+p.Rows-1)/p.Rows - x.frame
+			start := p.start(x.frame)
+			x.off += start
+			x.bytes = int(p.start(x.frame+x.frames) - start)
+			t.scratch = max(t.scratch, x.frames*p.Rows*row)
+		}
+	}
+	return tiles, err
+}
+
+// start is where a frame begins, or ends for one behind the last.
+func (p *Packed) start(frame int) int64 {
+	if frame == 0 {
+		return 0
+	}
+	return p.Ends[frame-1]
 }
 
 func (m Matrix) check() error {
@@ -104,6 +154,8 @@ func (m Matrix) check() error {
 		return fmt.Errorf("%d rows of %d in units of %d", m.Rows, m.Cols, m.Unit)
 	case m.Format == kernel.MXFP4:
 		return fmt.Errorf("%v has scales, which a tile of the tape has not", m.Format)
+	case m.Packed != nil && (m.Packed.Rows < 1 || m.Packed.Expand == nil || len(m.Packed.Ends) != (m.Rows+m.Packed.Rows-1)/m.Packed.Rows):
+		return fmt.Errorf("%d frames of %d rows for %d", len(m.Packed.Ends), m.Packed.Rows, m.Rows)
 	case m.Tensor.Bytes != int64(m.Rows)*int64(m.Format.RowBytes(m.Cols)):
 		return fmt.Errorf("%d bytes for %dx%d %v", m.Tensor.Bytes, m.Rows, m.Cols, m.Format)
 	}
@@ -116,6 +168,9 @@ func (t *Tiles) Bytes() int64 { return t.bytes }
 // BufferBytes is the memory of one buffer of the ring.
 func (t *Tiles) BufferBytes() int { return t.largest }
 
+// ScratchBytes is the memory for a tile that is expanded; 0 if none is stored compressed.
+func (t *Tiles) ScratchBytes() int { return t.scratch }
+
 // Len is the number of tiles.
 func (t *Tiles) Len() int { return len(t.tiles) }
 
@@ -123,14 +178,11 @@ func (t *Tiles) Len() int { return len(t.tiles) }
 func (t *Tiles) tensorAt(s int, file string, off int64) checkpoint.Tensor {
 	best, distance := t.matrices[t.tiles[t.begin(s)].matrix].Tensor, int64(-1)
 	for _, x := range t.tiles[t.begin(s):t.segments[s].end] {
-		m := t.matrices[x.matrix]
-		f, start, err := t.locate(m.Tensor)
-		if err != nil || f.Name() != file {
+		if x.file.Name() != file {
 			continue
 		}
-		start += int64(x.row) * int64(m.Format.RowBytes(m.Cols))
-		if d := start + int64(x.bytes) - off; d > 0 && (distance < 0 || d < distance) {
-			best, distance = m.Tensor, d
+		if d := x.off + int64(x.bytes) - off; d > 0 && (distance < 0 || d < distance) {
+			best, distance = t.matrices[x.matrix].Tensor, d
 		}
 	}
 	return best

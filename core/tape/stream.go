@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/k3infer/k3/core/disk"
@@ -19,6 +20,8 @@ type Options struct {
 	Account *memory.Account
 	// Pinned is the memory for segments that stay, in bytes. Tiles.Bytes is enough for all.
 	Pinned int64
+	// Workers expand tiles of compressed matrices; nil: the caller of Next does.
+	Workers *kernel.Pool
 	// Ring is the number of buffers of Tiles.BufferBytes that the others pass through, at least 1 unless all stay.
 	Ring int
 }
@@ -32,11 +35,14 @@ type Options struct {
 // It has no goroutine of its own: the caller's and the pool's move it on.
 type Stream struct {
 	*Tiles
-	pool   *disk.Pool
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	loads  sync.WaitGroup
-	memory []*memory.Block
+	pool     *disk.Pool
+	workers  *kernel.Pool
+	scratch  []byte // for the tile that is lent, where it must be expanded
+	expander expander
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	loads    sync.WaitGroup
+	memory   []*memory.Block
 
 	mu      sync.Mutex
 	kept    []*buffer // by segment; nil for those that go through the ring
@@ -93,7 +99,7 @@ type buffer struct {
 
 // Open makes a tape. It allocates all its memory and reads nothing yet.
 func Open(tiles *Tiles, o Options) (*Stream, error) {
-	t := &Stream{Tiles: tiles, pool: o.Pool, changed: make(chan struct{}), kept: make([]*buffer, len(tiles.segments))}
+	t := &Stream{Tiles: tiles, pool: o.Pool, workers: o.Workers, changed: make(chan struct{}), kept: make([]*buffer, len(tiles.segments))}
 	t.stats.Matrices = make([]MatrixStats, len(tiles.matrices))
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	ring := min(o.Ring, len(tiles.segments))
@@ -138,6 +144,11 @@ func Open(tiles *Tiles, o Options) (*Stream, error) {
 		if keep[x.segment] {
 			t.stats.Kept++
 			t.stats.KeptBytes += int64(x.bytes)
+		}
+	}
+	if tiles.scratch > 0 {
+		if t.scratch, err = allocate("trunk scratch", int64(tiles.scratch)); err != nil {
+			return nil, err
 		}
 	}
 	for i := range ring {
@@ -355,18 +366,70 @@ func (r *reader) Next() (Tile, error) {
 		t.stats.Wait += waited
 		t.stats.Matrices[x.matrix].Wait += waited
 	}
+	m := t.matrices[x.matrix]
+	data := t.held.bytes[x.at:][:x.bytes:x.bytes]
+	if m.Packed != nil {
+		t.mu.Unlock() // loads go on meanwhile; the buffer is held
+		err := t.expand(x, data)
+		t.mu.Lock()
+		if err != nil {
+			t.held = nil
+			return Tile{}, err
+		}
+		row := m.Format.RowBytes(m.Cols)
+		data = t.scratch[(x.row-x.frame*m.Packed.Rows)*row:][: x.rows*row : x.rows*row]
+	}
 	r.next++
 	t.lent++
 	lent, last := t.lent, r.next == t.segments[x.segment].end || r.next == r.end
-	m := t.matrices[x.matrix]
 	out := Tile{
-		Tile:   kernel.Tile{Format: m.Format, Rows: x.rows, Cols: m.Cols, Stride: m.Cols, Data: t.held.bytes[x.at:][:x.bytes:x.bytes]},
+		Tile:   kernel.Tile{Format: m.Format, Rows: x.rows, Cols: m.Cols, Stride: m.Cols, Data: data},
 		Matrix: x.matrix,
 		Row:    x.row,
 	}
 	out.release = func() { t.release(r, lent, last) }
 	out.Check()
 	return out, nil
+}
+
+// expander is the job of expanding the frames of a tile, one a part.
+type expander struct {
+	packed *Packed
+	frame  int // first
+	rows   int // of the matrix
+	row    int // bytes
+	dst    []byte
+	src    []byte
+	failed atomic.Pointer[error]
+}
+
+// Do implements kernel.Job.
+func (e *expander) Do(i, _ int) {
+	p := e.packed
+	begin, frame := p.start(e.frame), e.frame+i
+	rows := min(p.Rows, e.rows-frame*p.Rows)
+	src := e.src[p.start(frame)-begin : p.start(frame+1)-begin]
+	if err := p.Expand(e.dst[i*p.Rows*e.row:][:rows*e.row], src); err != nil {
+		e.failed.CompareAndSwap(nil, &err)
+	}
+}
+
+// expand puts the frames that have a tile into the scratch memory.
+func (t *Stream) expand(x tile, src []byte) error {
+	m, e := t.matrices[x.matrix], &t.expander
+	e.packed, e.frame, e.rows, e.row, e.dst, e.src = m.Packed, x.frame, m.Rows, m.Format.RowBytes(m.Cols), t.scratch, src
+	e.failed.Store(nil)
+	if t.workers == nil {
+		for i := range x.frames {
+			e.Do(i, 0)
+		}
+	} else {
+		t.workers.Run(x.frames, e)
+	}
+	if err := e.failed.Load(); err != nil {
+		return fmt.Errorf("tape: expand %s: %s at %d: %w", m.Tensor, x.file.Name(), x.off, *err)
+	}
+	return nil
 }
 
 // release takes a tile back; after the last tile of a segment its buffer is free.

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // trunk is a made-up trunk: random matrices, strewn over a few files.
 type trunk struct {
 	matrices []tape.Matrix
+	raw      [][]byte // the bytes of each matrix
 	data     disktest.Memory
 	files    *disktest.Faulty
 	open     map[string]disk.File
@@ -56,6 +57,7 @@ func newTrunk(t testing.TB, r *rand.Rand, count, maxRows int) *trunk {
 			p = append(p, byte(r.Uint32()))
 		}
 		k.data[name] = p
+		k.raw = append(k.raw, p[m.Tensor.Offset:])
 		k.matrices = append(k.matrices, m)
 	}
 	k.files = disktest.Wrap(k.data, nil)
@@ -78,7 +80,53 @@ func (k *trunk) locate(x checkpoint.Tensor) (disk.File, int64, error) {
 func (k *trunk) want(x tape.Tile) []byte {
 	m := k.matrices[x.Matrix]
 	row := m.Format.RowBytes(m.Cols)
-	return k.data[fmt.Sprintf("shard%d", m.Tensor.Shard)][m.Tensor.Offset:][x.Row*row : (x.Row+x.Rows)*row]
+	return k.raw[x.Matrix][x.Row*row : (x.Row+x.Rows)*row]
+}
+
+// errExpand is what expanding a frame that is not one gives.
+var errExpand = errors.New("not a frame")
+
+// pack moves two in three matrices to a file that holds them in frames, each the bytes of its rows inverted behind a 7.
+func (k *trunk) pack(t testing.TB, r *rand.Rand) {
+	t.Helper()
+	var data []byte
+	packed := map[int]*tape.Packed{}
+	for i, m := range k.matrices {
+		if r.IntN(3) == 0 {
+			continue
+		}
+		p := &tape.Packed{Off: int64(len(data)), Rows: 1 + r.IntN(m.Rows), Expand: func(dst, frame []byte) error {
+			if len(frame) != len(dst)+1 || frame[0] != 7 {
+				return errExpand
+			}
+			for i, b := range frame[1:] {
+				dst[i] = ^b
+			}
+			return nil
+		}}
+		if r.IntN(2) == 0 {
+			p.Rows = 1 + r.IntN(min(m.Rows, 8)) // many frames
+		}
+		frame := p.Rows * m.Format.RowBytes(m.Cols)
+		for raw := k.raw[i][:m.Tensor.Bytes]; len(raw) > 0; raw = raw[min(frame, len(raw)):] {
+			data = append(data, 7)
+			for _, b := range raw[:min(frame, len(raw))] {
+				data = append(data, ^b)
+			}
+			p.Ends = append(p.Ends, int64(len(data))-p.Off)
+		}
+		packed[i] = p
+	}
+	k.data["packed"] = data
+	f, err := k.files.Open("packed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	for i, p := range packed {
+		p.File = f
+		k.matrices[i].Packed = p
+	}
 }
 
 func (k *trunk) cut(t testing.TB, tileBytes int) *tape.Tiles {
@@ -150,7 +198,12 @@ func TestEveryBudgetPlaysTheSameTiles(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(seed), 1))
 			k := newTrunk(t, r, 1+r.IntN(20), 300)
+			if seed%2 == 1 {
+				k.pack(t, r)
+			}
 			tileBytes := 1 << (8 + r.IntN(9))
+			workers := kernel.NewPool(nil, 1+r.IntN(3))
+			defer workers.Close()
 			tiles := k.cut(t, tileBytes)
 			var want []string
 			for range 4 {
@@ -161,12 +214,16 @@ func TestEveryBudgetPlaysTheSameTiles(t *testing.T) {
 					pinned = []int64{0, tiles.Bytes()}[r.IntN(2)]
 				}
 				ring := 1 + r.IntN(3)
-				s := openTape(t, tiles, tape.Options{Pool: pool, Account: &account, Pinned: pinned, Ring: ring})
+				o := tape.Options{Pool: pool, Account: &account, Pinned: pinned, Ring: ring, Workers: workers}
+				if r.IntN(3) == 0 {
+					o.Workers = nil
+				}
+				s := openTape(t, tiles, o)
 				var total int64
 				for _, n := range account.Bytes() {
 					total += n
 				}
-				if most := pinned + int64(ring*tiles.BufferBytes()); total > most {
+				if most := pinned + int64(ring*tiles.BufferBytes()+tiles.ScratchBytes()); total > most {
 					t.Errorf("took %d bytes of %d", total, most)
 				}
 				busy := func() {
@@ -208,6 +265,9 @@ func TestABufferBeingComputedFromIsNotOverwritten(t *testing.T) {
 		t.Run(fmt.Sprint(ring), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(7, uint64(ring)))
 			k := newTrunk(t, r, 8, 300)
+			if ring == 2 {
+				k.pack(t, r)
+			}
 			tiles := k.cut(t, 8<<10)
 			pool := disk.NewPool(disk.Config{Readers: 4, Piece: 4096})
 			defer pool.Close()
@@ -369,6 +429,36 @@ func TestAFailedReadNamesFileOffsetAndTensorAndTheNextPassTriesAgain(t *testing.
 	}
 }
 
+func TestAFrameThatIsDamagedNamesFileOffsetAndTensor(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 1))
+	k := newTrunk(t, r, 10, 300)
+	k.pack(t, r)
+	tiles := k.cut(t, 8<<10)
+	workers := kernel.NewPool(nil, 2)
+	defer workers.Close()
+	for i, m := range k.matrices {
+		if m.Packed == nil {
+			continue
+		}
+		off := m.Packed.Off
+		if n := len(m.Packed.Ends); n > 1 {
+			off += m.Packed.Ends[n/2-1]
+		}
+		k.data["packed"][off] = 8
+		for _, pinned := range []int64{0, tiles.Bytes()} {
+			pool := disk.NewPool(disk.Config{Readers: 2})
+			s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Pinned: pinned, Ring: 2, Workers: workers})
+			_, err := k.play(t.Context(), s, 10, 1<<30, func() {})
+			if !errors.Is(err, errExpand) || !strings.Contains(err.Error(), fmt.Sprintf("matrix%d: packed at ", i)) {
+				t.Errorf("matrix %d: %v", i, err)
+			}
+			s.Close()
+			pool.Close()
+		}
+		k.data["packed"][off] = 7
+	}
+}
+
 func TestCancellationStopsWithinATile(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 1))
 	k := newTrunk(t, r, 10, 300)
@@ -426,7 +516,8 @@ func TestTilesFillTheirBuffersAndKeepUnitsWhole(t *testing.T) {
 		}
 	}
 	for _, bad := range []tape.Matrix{{}, {Rows: 3, Cols: 1, Unit: 2, Format: kernel.F32}, {Rows: 1, Cols: 32, Unit: 1, Format: kernel.MXFP4},
-		{Rows: 1, Cols: 1, Unit: 1, Format: kernel.F32, Tensor: checkpoint.Tensor{Bytes: 5}}} {
+		{Rows: 1, Cols: 1, Unit: 1, Format: kernel.F32, Tensor: checkpoint.Tensor{Bytes: 5}},
+		{Rows: 4, Cols: 1, Unit: 1, Format: kernel.F32, Tensor: checkpoint.Tensor{Bytes: 16}, Packed: &tape.Packed{Rows: 2, Ends: []int64{5}}}} {
 		if _, err := tape.Cut([]tape.Matrix{bad}, locate, 0); err == nil {
 			t.Errorf("%+v was cut", bad)
 		}

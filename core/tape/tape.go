@@ -9,6 +9,7 @@ import (
 	"context"
 
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/kernel"
 )
 
@@ -17,8 +18,20 @@ type Matrix struct {
 	Tensor     checkpoint.Tensor
 	Rows, Cols int
 	Format     kernel.Format
-	Unit       int // rows a tile must keep together, such as those of one head in kv_b_proj; Rows is a multiple
-	Layer      int // that the matrix belongs to, for reports; lm_head has the number of layers
+	Unit       int     // rows a tile must keep together, such as those of one head in kv_b_proj; Rows is a multiple
+	Layer      int     // that the matrix belongs to, for reports; lm_head has the number of layers
+	Packed     *Packed // nil: the matrix is stored as it is
+}
+
+// Packed is how a matrix lies in a file that holds it compressed: frame behind frame, each some whole rows. In memory it
+// stays compressed, too; a tile is expanded when a pass comes to it.
+type Packed struct {
+	File disk.File
+	Off  int64   // of the first frame
+	Rows int     // of each frame but the last, which has what is left
+	Ends []int64 // where each frame ends, counted from Off
+	// Expand fills dst, the rows of a frame, from all the bytes of the frame. Calls may overlap.
+	Expand func(dst, frame []byte) error
 }
 
 // Tile is a block of consecutive rows of a matrix, lent to the pass until Release.
