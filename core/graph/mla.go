@@ -108,12 +108,12 @@ func (p *pass) heads(a *mlaLayer, t tape.Tile, from, to int) {
 		p.backend.Transposed(dst, heads*rank, t.Slice(head*unit, head*unit+c.NopeDim), q, queries, n)
 	})
 
-	// All heads of a row see the same latents, so a few heads are the vectors of one product with them.
-	perGroup := min(kernel.MaxVectors, max(1, heads*rows/(2*p.pool.Threads())))
-	headGroups := (heads + perGroup - 1) / perGroup
-	p.pool.Run(rows*headGroups, kernel.Func(func(i, worker int) {
-		row, head := i/headGroups, i%headGroups*perGroup
-		p.attend(a, from+row, p.absorbed[(row*heads+head)*rank:], p.mixed[(row*heads+head)*kvl:], min(perGroup, heads-head), &p.perThread[worker])
+	// All heads of a row see the same latents: a thread takes as many of them as it can, and reads the latents once for all.
+	part := min(headsPerThread(c.Heads, p.pool.Threads()), heads)
+	parts := (heads + part - 1) / part
+	p.pool.Run(rows*parts, kernel.Func(func(i, worker int) {
+		row, head := i/parts, i%parts*part
+		p.attend(a, from+row, p.absorbed[(row*heads+head)*rank:], p.mixed[(row*heads+head)*kvl:], min(part, heads-head), &p.perThread[worker])
 	}))
 
 	// Out of the mixed latents come the values.
@@ -128,22 +128,36 @@ func (p *pass) heads(a *mlaLayer, t tape.Tile, from, to int) {
 	}))
 }
 
-// attend mixes the latents of a row's positions by the scores of a few heads: queries [heads][kvl+rope], mixed [heads][kvl].
+// headsPerThread is how many heads of a row a thread takes together.
+func headsPerThread(heads, threads int) int { return (heads + threads - 1) / threads }
+
+// scoreStride is the distance of two heads' scores. Were it a power of two, the scores of all heads at a position would
+// compete for the same places of the cache.
+func scoreStride(context int) int { return roundUp(context, latentRows) + kernel.Lanes }
+
+// attend mixes the latents of a row's positions by the scores of some heads: queries [heads][kvl+rope], mixed [heads][kvl].
 func (p *pass) attend(a *mlaLayer, row int, queries, mixed []float32, heads int, s *scratch) {
 	c := p.config.MLA
 	kvl, rank := c.LatentRank, c.LatentRank+c.RopeDim
 	r := &p.runs[p.runOf[row]]
 	positions := r.position + row - r.first + 1
-	stride := roundUp(p.context, latentRows)
+	stride := scoreStride(p.context)
 	one := p.backend.PackedLen(kernel.F32, rank)
 	for h := range heads {
 		p.backend.Pack(kernel.F32, s.packed[h*one:][:one], queries[h*rank:][:rank])
 	}
-	for at := 0; at < positions; at += latentRows {
-		n := min(latentRows, positions-at)
-		keys := kernel.Float32Tile(r.state.latent(a.index, at/latentRows), n, rank, rank)
-		p.backend.Dot(s.scores[at:], stride, keys, s.packed, heads)
+	// blocks calls f for the latents of each block of positions, and for as many heads as go together.
+	blocks := func(cols int, f func(at int, latents kernel.Tile, head, n int)) {
+		for at := 0; at < positions; at += latentRows {
+			latents := kernel.Float32Tile(r.state.latent(a.index, at/latentRows), min(latentRows, positions-at), cols, rank)
+			for head := 0; head < heads; head += kernel.MaxVectors {
+				f(at, latents, head, min(kernel.MaxVectors, heads-head))
+			}
+		}
 	}
+	blocks(rank, func(at int, keys kernel.Tile, head, n int) {
+		p.backend.Dot(s.scores[head*stride+at:], stride, keys, s.packed[head*one:], n)
+	})
 	scale := float32(1 / math.Sqrt(float64(c.NopeDim+c.RopeDim)))
 	for h := range heads {
 		scores := s.scores[h*stride:][:positions]
@@ -153,9 +167,7 @@ func (p *pass) attend(a *mlaLayer, row int, queries, mixed []float32, heads int,
 		p.backend.Softmax(scores)
 	}
 	clear(mixed[:heads*kvl])
-	for at := 0; at < positions; at += latentRows {
-		n := min(latentRows, positions-at)
-		values := kernel.Float32Tile(r.state.latent(a.index, at/latentRows), n, kvl, rank)
-		p.backend.Transposed(mixed, kvl, values, s.scores[at:], stride, heads)
-	}
+	blocks(kvl, func(at int, values kernel.Tile, head, n int) {
+		p.backend.Transposed(mixed[head*kvl:], kvl, values, s.scores[head*stride+at:], stride, n)
+	})
 }

@@ -48,8 +48,8 @@ type scratch struct {
 	inputs    [3][]float32 // [K-1+R][D] convolution inputs of a head: q, k, v
 	state     []float32    // [D][D] a head's state while guesses pass through
 	discarded []float32    // [R][D] outputs nobody wants
-	scores    []float32    // [8][context]
-	packed    []float32    // [8][PackedLen]
+	scores    []float32    // [heads of a thread][context]
+	packed    []float32    // [heads of a thread, at least 8][PackedLen]
 	sources   []float32    // attention-residual scores, one a slot
 }
 
@@ -95,6 +95,7 @@ func newWorkspace(memory []float32, c *checkpoint.Config, b kernel.Backend, rows
 	w.packed = take(packed(max(e, p, d, c.MLA.QueryRank, hm*c.MLA.ValueDim, inner, c.MoE.Latent, c.MoE.Intermediate)))
 	w.fold = cut.take(b.PackedLen(kernel.F32, e))
 	head := b.PackedLen(kernel.F32, e)
+	together := headsPerThread(hm, threads)
 	w.perThread = make([]scratch, threads)
 	for i := range w.perThread {
 		s := &w.perThread[i]
@@ -102,8 +103,8 @@ func newWorkspace(memory []float32, c *checkpoint.Config, b kernel.Backend, rows
 			s.inputs[j] = cut.take((c.KDA.ConvKernel - 1 + rows) * d)
 		}
 		s.state, s.discarded = cut.take(d*d), cut.take(rows*d)
-		s.scores = cut.take(kernel.MaxVectors * roundUp(context, latentRows))
-		s.packed = cut.take(max(head, kernel.MaxVectors*packed(max(kvl+rope, kvl))))
+		s.scores = cut.take(together * scoreStride(context))
+		s.packed = cut.take(max(head, max(together, kernel.MaxVectors)*packed(kvl+rope)))
 		s.sources = cut.take(w.slotRows)
 	}
 

@@ -1,0 +1,6 @@
+//go:build unix && !linux
+
+package memory
+
+// largePages does nothing: these systems choose by themselves.
+func largePages([]byte) {}
