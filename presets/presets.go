@@ -30,8 +30,8 @@ type Config struct {
 	Preset string `mapstructure:"-"` // the preset it began with, "" for none
 	File   string `mapstructure:"-"` // the configuration file, "" for none
 
-	Model   string  `mapstructure:"model"` // a directory, or DemoModel
-	Trunk   string  `mapstructure:"trunk"` // the packed trunk's directory, or ""
+	Model string `mapstructure:"model"` // a directory, or DemoModel
+	Trunk string `mapstructure:"trunk"` // the packed trunk's directory, or ""
 	// TrunkIfThere says that the trunk's directory is a preset's choice, not the user's: a pack need not be there.
 	TrunkIfThere bool `mapstructure:"-"`
 
