@@ -379,9 +379,11 @@ func TestReadmeHasTheCommandsOfTheProgram(t *testing.T) {
 	}
 	cmd := exec.Command("go", "run", "./cmd/k3", "--help")
 	cmd.Dir = root
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	help, err := cmd.Output()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%.2000s", err, stderr.String())
 	}
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {
