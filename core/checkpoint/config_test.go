@@ -56,7 +56,6 @@ func TestReleasedConfigGivesTheReleasedGeometry(t *testing.T) {
 
 func TestRefusesConfigsOfOtherOrBrokenModels(t *testing.T) {
 	const lists = `(?s)"full_attn_layers": \[[^]]*\]`
-	const kda = `(?s)"kda_layers": \[[^]]*\],?`
 	for _, c := range []struct{ pattern, with, want string }{
 		{`"num_experts_per_token": 16`, `"num_experts_per_token": 0`, "text_config.num_experts_per_token is 0, not an integer from 1 to 896"},
 		{`"num_experts_per_token": 16`, `"num_experts_per_token": -1`, "num_experts_per_token is -1"},

@@ -40,11 +40,10 @@ type Hooks struct {
 
 // run is the rows of one sequence in a pass.
 type run struct {
-	state          *State
-	first, rows    int // rows [first, first+rows) of the pass
-	certain        int // the others are tentative
-	position       int // of the first row
-	tentativeIndex int
+	state       *State
+	first, rows int // rows [first, first+rows) of the pass
+	certain     int // the others are tentative
+	position    int // of the first row
 }
 
 // pass is one Pass under way.

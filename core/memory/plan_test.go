@@ -2,7 +2,6 @@ package memory_test
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"regexp"
 	"strconv"
@@ -204,7 +203,7 @@ func TestEveryPlanKeepsItsPromiseAndMoreMemoryIsNeverLessSpeed(t *testing.T) {
 				before = memory.Plan{}
 			}
 			if t.Failed() {
-				t.Fatal(fmt.Sprintf("request %d: %+v", i, q))
+				t.Fatalf("request %d: %+v", i, q)
 			}
 		}
 	}
