@@ -9,7 +9,7 @@ NUMERIC  := ./core/kernel/... ./backends/... ./core/graph ./core/sample ./core .
 ARM64    ?= qemu-aarch64-static
 V3       ?= $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null || echo -exec '"qemu-x86_64-static -cpu Haswell"')
 
-.PHONY: build test race lint fused generate-check v1 v3 arm64 cross fuzz bench clean
+.PHONY: build test race lint fused generate-check v1 v3 arm64 cross fuzz bench promise clean
 
 build: ## the k3 program, into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/k3
@@ -69,6 +69,9 @@ fuzz: ## every fuzz target for FUZZTIME
 
 bench: ## every benchmark, once
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+promise: ## peak memory at released size below every budget this machine has free; K3_PROMISE is a checkpoint if there is one
+	K3_PROMISE=$${K3_PROMISE:-fabricate} $(GO) test -count=1 -v -timeout 3h -run '^TestMemoryIsAPromise' ./cmd/k3
 
 clean:
 	rm -rf bin

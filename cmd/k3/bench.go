@@ -305,8 +305,8 @@ func (b *bencher) run(ctx context.Context, x setting) (benchRun, *report) {
 		return run, nil
 	default:
 		run.Status, run.Why = rungFailed, fmt.Sprintf("%v: %s", err, stderr.message())
-		if stderr.outOfMemory() || exit != nil && exit.ExitCode() < 0 {
-			run.Why += " (the hard limit is " + b.limit.about + ")"
+		if b.limit.name != noLimit.name && !stderr.hasReason() {
+			run.Why += " (perhaps for want of memory; the hard limit is " + b.limit.about + ")"
 		}
 		return run, nil
 	}
@@ -338,22 +338,20 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// message is what a program said last: k3's own line, or the first of a crash.
+// message is what a program ended with: k3's own line, or the first of a crash.
 func (t *tail) message() string {
 	lines := strings.Split(strings.TrimSpace(string(t.data)), "\n")
 	for _, l := range lines {
 		if rest, ok := strings.CutPrefix(l, "k3: "); ok {
 			return rest
 		}
-		if strings.HasPrefix(l, "fatal error: ") || strings.HasPrefix(l, "panic: ") {
-			return l
-		}
 	}
-	return lines[len(lines)-1]
+	return lines[0]
 }
 
-func (t *tail) outOfMemory() bool {
-	return bytes.Contains(t.data, []byte("cannot allocate memory")) || bytes.Contains(t.data, []byte("out of memory"))
+// hasReason tells whether k3 itself has said why it failed, and that was not want of memory.
+func (t *tail) hasReason() bool {
+	return bytes.HasPrefix(t.data, []byte("k3: ")) && !bytes.Contains(t.data, []byte("cannot allocate memory"))
 }
 
 // finish writes what was measured and says in the error what is wrong with it; failed is the error that ended the measuring.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,14 +19,17 @@ type limiter struct {
 }
 
 // Hard limits count what the promise, which is about resident memory, does not: page tables, and with ulimit also memory
-// that is reserved but not used, of which the Go runtime has up to two of its arenas of 64 MiB and some tables.
+// that is reserved but not used: of that the Go runtime has up to two of its arenas of 64 MiB, some tables, and the stacks of its
+// threads, one a processor and some more.
 const (
 	cgroupSlack = 16 << 20
-	ulimitSlack = 160 << 20
+	ulimitSlack = 96 << 20
 )
 
 func cgroupBytes(memory int64) int64 { return memory + memory/256 + cgroupSlack }
-func ulimitBytes(memory int64) int64 { return memory + memory/256 + ulimitSlack }
+func ulimitBytes(memory int64) int64 {
+	return memory + memory/256 + ulimitSlack + int64(runtime.NumCPU())<<20
+}
 
 // systemdRun puts the program into a scope of its own.
 func systemdRun(name string, flags ...string) limiter {
@@ -38,9 +42,9 @@ func systemdRun(name string, flags ...string) limiter {
 }
 
 // ulimit sets the resource limit of private memory. That of address space is no use: the Go runtime reserves far more than it uses.
-var ulimit = limiter{"ulimit", "ulimit -d (RLIMIT_DATA): the memory given, 1/256 more and 160 MiB for what is reserved and not used",
+var ulimit = limiter{"ulimit", "ulimit -d (RLIMIT_DATA): the memory given, 1/256 more, 96 MiB and 1 MiB a processor for what is reserved and not used",
 	func(ctx context.Context, memory int64, program string, args []string) (*exec.Cmd, func(), error) {
-		all := append([]string{"-c", `ulimit -d "$0" && exec "$@"`, strconv.FormatInt(ulimitBytes(memory)>>10, 10), program}, args...)
+		all := append([]string{"-c", `ulimit -s 1024 && ulimit -d "$0" && exec "$@"`, strconv.FormatInt(ulimitBytes(memory)>>10, 10), program}, args...)
 		return exec.CommandContext(ctx, "/bin/sh", all...), func() {}, nil
 	}}
 
