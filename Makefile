@@ -70,8 +70,8 @@ fuzz: ## every fuzz target for FUZZTIME
 bench: ## every benchmark, once
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-promise: ## peak memory at released size below every budget this machine has free; K3_PROMISE is a checkpoint if there is one
-	K3_PROMISE=$${K3_PROMISE:-fabricate} $(GO) test -count=1 -v -timeout 3h -run '^TestMemoryIsAPromise' ./cmd/k3
+promise: ## peak memory at released size below every budget this machine has free; PROMISE_MODEL is a checkpoint if there is one
+	PROMISE_MODEL=$${PROMISE_MODEL:-fabricate} $(GO) test -count=1 -v -timeout 3h -run '^TestMemoryIsAPromise' ./cmd/k3
 
 clean:
 	rm -rf bin

@@ -92,10 +92,10 @@ func TestMemoryIsAPromise(t *testing.T) {
 	}
 }
 
-// TestMemoryIsAPromiseAtReleasedSize is `make promise`: it takes minutes a size. K3_PROMISE is the directory of a checkpoint of
-// released size, or "fabricate"; K3_PROMISE_SIZES are the sizes, otherwise 1.5 GiB, 2 GiB and those of the presets.
+// TestMemoryIsAPromiseAtReleasedSize is `make promise`: it takes minutes a size. PROMISE_MODEL is the directory of a checkpoint of
+// released size, or "fabricate"; PROMISE_SIZES are the sizes, otherwise 1.5 GiB, 2 GiB and those of the presets.
 func TestMemoryIsAPromiseAtReleasedSize(t *testing.T) {
-	dir := os.Getenv("K3_PROMISE")
+	dir := os.Getenv("PROMISE_MODEL")
 	if dir == "" || testing.Short() {
 		t.Skip("make promise")
 	}
@@ -106,7 +106,7 @@ func TestMemoryIsAPromiseAtReleasedSize(t *testing.T) {
 		}
 	}
 	var sizes []presets.Size
-	if list := os.Getenv("K3_PROMISE_SIZES"); list != "" {
+	if list := os.Getenv("PROMISE_SIZES"); list != "" {
 		var err error
 		if sizes, err = parseBudgets(strings.Split(list, ",")); err != nil {
 			t.Fatal(err)
