@@ -61,7 +61,7 @@ const (
 func (f *benchFlags) add(cmd *cobra.Command, repeats int, config ...string) {
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	addConfigFlags(cmd, append([]string{"model"}, config...)...)
+	addConfigFlags(cmd, append([]string{"model", "trunk"}, config...)...)
 	flags.StringVar(&f.prompt, "prompt", "", "go on from `TEXT` (default \""+benchPrompt+"\")")
 	flags.StringVar(&f.promptFile, "prompt-file", "", "go on from the text in `PATH`")
 	flags.StringVar(&f.ids, "ids", "", "go on from the token `IDS`, comma separated")
@@ -154,10 +154,14 @@ func newBencher(ctx context.Context, cmd *cobra.Command, kind string, f benchFla
 	b.args = append(b.args, "run", prompt, "--quiet", "--print-ids", "--ignore-eos", "--temperature=0", "--repetition-penalty=1", "--speculate=0",
 		"--max-tokens="+strconv.Itoa(f.maxTokens), "--context="+strconv.Itoa(c.Context), "--model="+c.Model,
 		"--threads="+auto(c.Compute.Threads), "--backend="+c.Compute.Backend, "--policy="+c.Cache.Policy)
-	for flag, value := range map[string]string{"preset": c.Preset, "config": c.File} {
-		if value != "" {
-			b.args = append(b.args, "--"+flag+"="+value)
-		}
+	if c.Preset != "" {
+		b.args = append(b.args, "--preset="+c.Preset)
+	}
+	if c.File != "" {
+		b.args = append(b.args, "--config="+c.File)
+	}
+	if c.Trunk != "" && !c.TrunkIfThere {
+		b.args = append(b.args, "--trunk="+c.Trunk)
 	}
 	if b.limit, err = chooseLimiter(ctx, b.program, f.limit); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -393,11 +394,12 @@ func (b *benchResult) write(out io.Writer) error {
 	for i := range b.Rungs {
 		r := &b.Rungs[i]
 		if len(r.SecondsPerToken.Values) == 0 {
+			status := cmp.Or(r.Status, "not measured")
 			columns := 11
 			if before == "" {
 				columns--
 			}
-			fmt.Fprintf(w, "%s\t%s  %s\n", r.Label, strings.Repeat("-\t", columns), r.Status)
+			fmt.Fprintf(w, "%s\t%s  %s\n", r.Label, strings.Repeat("-\t", columns), status)
 			continue
 		}
 		if before != "" {

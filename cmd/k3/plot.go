@@ -39,8 +39,9 @@ const (
 
 // writeSVG draws the chart.
 func (c chart) writeSVG(out io.Writer) error {
-	low, high, top := math.Inf(1), math.Inf(-1), c.top
+	low, high, top, named := math.Inf(1), math.Inf(-1), c.top, false
 	for _, l := range c.lines {
+		named = named || l.name != ""
 		for _, p := range l.points {
 			low, high, top = min(low, p.x), max(high, p.x), max(top, p.y, p.high)
 		}
@@ -80,9 +81,13 @@ func (c chart) writeSVG(out io.Writer) error {
 	line := func(x1, y1, x2, y2 float64, style string) {
 		fmt.Fprintf(w, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" %s/>`+"\n", x1, y1, x2, y2, style)
 	}
+	width := chartWidth
+	if !named {
+		width = chartRight + 30
+	}
 	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="#222">`+"\n",
-		chartWidth, chartHeight)
-	fmt.Fprintf(w, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", chartWidth, chartHeight)
+		width, chartHeight)
+	fmt.Fprintf(w, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, chartHeight)
 	text(chartLeft, 28, "start", ` font-size="16" font-weight="bold"`, c.title)
 	for _, v := range levels {
 		line(chartLeft, up(v), chartRight, up(v), `stroke="#ddd"`)
