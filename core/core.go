@@ -205,7 +205,7 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 		return nil, err
 	}
 	e.matrices, e.layerTime = layout, make([]time.Duration, c.Layers+1)
-	if err := e.openPack(ctx); err != nil {
+	if err := e.openPack(ctx, backend); err != nil {
 		return nil, err
 	}
 	if o.TileBytes == 0 {
@@ -224,7 +224,7 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 }
 
 // openPack opens the pack of the trunk, if there is one.
-func (e *Engine) openPack(ctx context.Context) (err error) {
+func (e *Engine) openPack(ctx context.Context, backend kernel.Backend) (err error) {
 	o := &e.options
 	if o.Trunk == nil {
 		return nil
@@ -238,7 +238,7 @@ func (e *Engine) openPack(ctx context.Context) (err error) {
 		return nil
 	}
 	if err == nil {
-		e.findPacked()
+		e.findPacked(backend)
 	}
 	return err
 }
@@ -253,11 +253,17 @@ func (e *Engine) locate(t checkpoint.Tensor) (disk.File, int64, error) {
 	return e.model.Shard(t.Shard), t.Offset, nil
 }
 
+// threadBytes is the part of a compressed tile that a thread expands: what a core's own cache can hold.
+const threadBytes = 512 << 10
+
 // findPacked notes which matrices of the tape are stored compressed.
-func (e *Engine) findPacked() {
+func (e *Engine) findPacked(backend kernel.Backend) {
+	expand := pack.ExpandWith(backend)
 	for i := range e.matrices {
 		if file, off, frames, ok := e.pack.Locate(e.matrices[i].Tensor); ok && frames != nil {
-			e.matrices[i].Packed = &tape.Packed{File: file, Off: off, Rows: frames.Rows, Ends: frames.Ends, Expand: pack.Expand}
+			e.matrices[i].Packed = &tape.Packed{
+				File: file, Off: off, Rows: frames.Rows, Ends: frames.Ends, TileBytes: e.options.Threads * threadBytes, Expand: expand,
+			}
 		}
 	}
 }
@@ -321,7 +327,7 @@ func PlanGeometry(c *checkpoint.Config, quantized bool, o Options) (memory.Plan,
 }
 
 // What the plan counts for each tensor of the index, for each frame of a compressed pack and for each id of the vocabulary;
-// tests measure them.
+// tests measure the first and the last.
 const (
 	indexBytes     = 64
 	frameBytes     = 16

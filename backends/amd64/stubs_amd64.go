@@ -96,6 +96,12 @@ func decodeAVX2(dst *byte, w *byte, scale *byte, pairs int, table *byte)
 //go:noescape
 func packSplit(dst *float32, x *float32, blocks int)
 
+// expandAVX2 makes chunks of 256 weights from chunks of 352 bytes whose exponents begin at lowest. It is pack.Expand
+// of a block without exceptions. It serves both instruction sets.
+//
+//go:noescape
+func expandAVX2(dst *byte, src *byte, chunks int, lowest *byte)
+
 // transposedF32C2V4AVX2 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 16 columns and 4 vectors. It
 // is generic.Backend.Transposed for F32 weights.
 //

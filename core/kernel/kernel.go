@@ -209,6 +209,13 @@ type Backend interface {
 	Axpy(y []float32, a float32, x []float32)
 }
 
+// Expander is what a backend may be besides, to expand compressed BF16 weights faster than core/pack does.
+type Expander interface {
+	// ExpandBF16 fills dst with as many whole chunks of 256 weights as it and src have room for, from chunks of 352 bytes (docs/packs.md,
+	// "Compressed packs") whose lowest exponent is lowest. Exceptions are not its business.
+	ExpandBF16(dst, src []byte, lowest byte)
+}
+
 // ErrBackend is matched by the errors of Select: no such backend, or one this processor cannot run.
 var ErrBackend = errors.New("backend not available")
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/k3infer/k3/core/kernel"
 )
 
 // The compressed form of BF16 weights.
@@ -96,11 +98,25 @@ func compressBlock(dst, weights []byte) []byte {
 
 func exponent(weights []byte, i int) int { return int(weights[2*i+1]&0x7f)<<1 | int(weights[2*i]>>7) }
 
-// Expand fills weights, BF16, with the rows of a frame.
-func Expand(weights, src []byte) error {
+// Expand fills weights, BF16, with the rows of a frame. The error for bytes that are no such frame says why.
+func Expand(weights, frame []byte) error { return expand(weights, frame, expandChunks) }
+
+// ExpandWith is Expand, with the help of a backend that is a kernel.Expander.
+func ExpandWith(b kernel.Backend) func(weights, frame []byte) error {
+	e, ok := b.(kernel.Expander)
+	if !ok {
+		return Expand
+	}
+	return func(weights, frame []byte) error { return expand(weights, frame, e.ExpandBF16) }
+}
+
+// expander fills whole chunks of weights from the front of src, without exceptions.
+type expander func(weights, src []byte, lowest byte)
+
+func expand(weights, src []byte, whole expander) error {
 	for len(weights) > 0 {
 		n := min(len(weights), 2*blockWeights)
-		used, err := expandBlock(weights[:n], src)
+		used, err := expandBlock(weights[:n], src, whole)
 		if err != nil {
 			return err
 		}
@@ -112,7 +128,7 @@ func Expand(weights, src []byte) error {
 	return nil
 }
 
-func expandBlock(weights, src []byte) (used int, err error) {
+func expandBlock(weights, src []byte, expandWhole expander) (used int, err error) {
 	n := len(weights) / 2
 	if len(src) < headerBytes {
 		return 0, fmt.Errorf("%w: they end in a header", errFrame)
@@ -135,10 +151,10 @@ func expandBlock(weights, src []byte) (used int, err error) {
 		return used, nil
 	}
 	whole := n / chunkWeights
-	expandChunks(weights[:2*whole*chunkWeights], src, base)
+	expandWhole(weights[:2*whole*chunkWeights], src, base)
 	if whole < chunks {
 		var last [2 * chunkWeights]byte
-		expandChunks(last[:], src[whole*chunkBytes:], base)
+		expandWhole(last[:], src[whole*chunkBytes:], base)
 		copy(weights[2*whole*chunkWeights:], last[:])
 	}
 	at := -1

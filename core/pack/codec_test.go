@@ -8,6 +8,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	_ "github.com/k3infer/k3/backends/all"
+	"github.com/k3infer/k3/core/kernel"
 )
 
 // gaussian are BF16 weights of a standard deviation, rounded as training frameworks do.
@@ -145,7 +148,7 @@ func FuzzExpand(f *testing.F) {
 	})
 }
 
-// scales are standard deviations of weights from which the benchmarks make rows.
+// rows are rows of weights, each with a standard deviation of its own.
 func rows(r *rand.Rand, n, cols int, deviation func() float64) []byte {
 	var w []byte
 	for range n {
@@ -171,17 +174,23 @@ func BenchmarkExpand(b *testing.B) {
 		{"embedding", rows(r, 18, 7168, func() float64 { return 0.01 * math.Exp(0.5*r.NormFloat64()) })},
 		{"norm", norm},
 	} {
-		b.Run(k.name, func(b *testing.B) {
-			c := compress(nil, k.w)
-			out := make([]byte, len(k.w))
-			b.SetBytes(int64(len(k.w)))
-			for b.Loop() {
-				if err := Expand(out, c); err != nil {
-					b.Fatal(err)
+		backend, err := kernel.Select("auto")
+		if err != nil {
+			b.Fatal(err)
+		}
+		for name, expand := range map[string]func(w, frame []byte) error{"portable": Expand, backend.Name(): ExpandWith(backend)} {
+			b.Run(k.name+"/"+name, func(b *testing.B) {
+				c := compress(nil, k.w)
+				out := make([]byte, len(k.w))
+				b.SetBytes(int64(len(k.w)))
+				for b.Loop() {
+					if err := expand(out, c); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-			b.ReportMetric(8*float64(len(c))/float64(len(k.w)/2), "bits/weight")
-		})
+				b.ReportMetric(8*float64(len(c))/float64(len(k.w)/2), "bits/weight")
+			})
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package tape
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/k3infer/k3/core/checkpoint"
@@ -12,9 +13,8 @@ import (
 // two of them are nothing in the smallest budget.
 const DefaultTileBytes = 16 << 20
 
-// expandedBytes is the size, expanded, that the tiles of a compressed matrix are cut to, about: small enough that what is
-// expanded is still in a cache when it is computed with, large enough for all threads to have their part.
-const expandedBytes = 4 << 20
+// expandedBytes is the default of Packed.TileBytes.
+const expandedBytes = 512 << 10
 
 // Locate says where the bytes of a tensor are: in a shard, or in a pack.
 type Locate func(checkpoint.Tensor) (file disk.File, off int64, err error)
@@ -110,7 +110,7 @@ func (t *Tiles) cut(i, tileBytes int) ([]tile, error) {
 		x.file, x.off, err = t.locate(m.Tensor)
 	} else {
 		x.file, x.off = p.File, p.Off
-		tileBytes = min(tileBytes, expandedBytes)
+		tileBytes = min(tileBytes, cmp.Or(p.TileBytes, expandedBytes))
 		if p.Rows%unit == 0 {
 			unit = p.Rows // so that no frame is expanded for two tiles
 		}

@@ -30,6 +30,9 @@ type Packed struct {
 	Off  int64   // of the first frame
 	Rows int     // of each frame but the last, which has what is left
 	Ends []int64 // where each frame ends, counted from Off
+	// TileBytes is the size, expanded, that tiles are cut to, about: small enough that what is expanded is still in the caches
+	// of the processor when it is computed with, large enough for every thread to have its part. 0 is 512 KiB.
+	TileBytes int
 	// Expand fills dst, the rows of a frame, from all the bytes of the frame. Calls may overlap.
 	Expand func(dst, frame []byte) error
 }

@@ -32,6 +32,7 @@ func generate(dir string) error {
 			{"dot", dotKernels},
 			{"decode", decodeKernels},
 			{"pack", packKernel},
+			{"expand", expandKernel},
 			{"transposed", transposedKernels},
 			{"recurrence", recurrenceKernels},
 			{"elementwise", elementwiseKernels},
