@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -39,12 +38,7 @@ func newBenchKernelsCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				data, err := json.MarshalIndent(r, "", "  ")
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", data)
-				return err
+				return writeIndented(cmd.OutOrStdout(), r)
 			}
 			return writeKernels(cmd.OutOrStdout(), r)
 		},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"text/tabwriter"
 	"time"
@@ -49,11 +48,7 @@ func conformanceCommand() *cobra.Command {
 				}
 			}
 			if asJSON {
-				data, err := json.MarshalIndent(results, "", "  ")
-				if err != nil {
-					return err
-				}
-				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", data); err != nil {
+				if err := writeIndented(cmd.OutOrStdout(), results); err != nil {
 					return err
 				}
 			} else if err := writeConformance(cmd, results); err != nil {

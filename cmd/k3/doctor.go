@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -132,12 +131,7 @@ func doctorCommand() *cobra.Command {
 			}
 			line.clear()
 			if asJSON {
-				data, err := json.MarshalIndent(d, "", "  ")
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", data)
-				return err
+				return writeIndented(cmd.OutOrStdout(), d)
 			}
 			return d.write(cmd.OutOrStdout())
 		},

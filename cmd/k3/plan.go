@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"text/tabwriter"
@@ -61,12 +60,7 @@ func planCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				data, err := json.MarshalIndent(r, "", "  ")
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", data)
-				return err
+				return writeIndented(cmd.OutOrStdout(), r)
 			}
 			return r.write(cmd)
 		},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -155,12 +154,7 @@ func simulate(cmd *cobra.Command, path string, f simulateFlags) error {
 		}
 	}
 	if f.asJSON {
-		data, err := json.MarshalIndent(s, "", "  ")
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", data)
-		return err
+		return writeIndented(cmd.OutOrStdout(), s)
 	}
 	return s.write(cmd.OutOrStdout())
 }
