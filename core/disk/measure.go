@@ -21,7 +21,8 @@ type Load struct {
 }
 
 // Measure reads f as the load says, around the page cache where the system can, and returns bytes a second and whether the
-// reads were direct. It reads beyond the end from the beginning again, and stops when the time or the context ends.
+// reads were direct. It reads beyond the end from the beginning again, and stops when the time or the context ends, but not
+// before every reader has read once.
 func Measure(ctx context.Context, f File, l Load) (rate float64, direct bool, err error) {
 	if l.Block < Block || l.Block%Block != 0 || l.Readers < 1 || f.Size() < int64(l.Block) {
 		return 0, false, fmt.Errorf("disk: measure %s: blocks of %d, %d readers, %d bytes: out of range", f.Name(), l.Block, l.Readers, f.Size())
@@ -48,7 +49,7 @@ func Measure(ctx context.Context, f File, l Load) (rate float64, direct bool, er
 		all.Go(func() {
 			p := alignedBuffer(l.Block)
 			rng := rand.New(rand.NewPCG(l.Seed, uint64(i)))
-			for ctx.Err() == nil {
+			for once := false; !once || ctx.Err() == nil; once = true { // once at least, however late a busy machine gets here
 				at := (next.Add(1) - 1) % blocks
 				if l.Random {
 					at = rng.Int64N(blocks)
