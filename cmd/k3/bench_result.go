@@ -179,9 +179,9 @@ func (s *series) add(x float64) {
 	s.Median = (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// spread is how far the values lie apart, as a share of the median.
+// spread is how far the values lie apart, as a share of the median, of which there is none if the median is 0.
 func (s series) spread() float64 {
-	if s.Max == s.Min {
+	if s.Median == 0 {
 		return 0
 	}
 	return (s.Max - s.Min) / math.Abs(s.Median)
@@ -290,9 +290,9 @@ func readBench(path, kind string) (*benchResult, error) {
 	return r, nil
 }
 
-// outputs are the names of the files in --out.
+// outNames are the names of the files in --out.
 func outNames(kind string) []string {
-	return []string{kind + ".tsv", kind + ".json", kind + ".svg", "machine.txt"}
+	return []string{kind + ".tsv", kind + ".json", kind + ".svg", kind + "-machine.txt"}
 }
 
 // checkOut makes the directory --out and sees that nothing in it would be overwritten.

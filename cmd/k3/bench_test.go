@@ -23,6 +23,7 @@ func TestSeriesHaveMedianAndSpread(t *testing.T) {
 		{[]float64{4, 1, 2, 3}, 2.5, 1, 1.2},
 		{[]float64{5}, 5, 5, 0},
 		{[]float64{0, 0, 0}, 0, 0, 0},
+		{[]float64{0, 0, 3}, 0, 0, 0}, // JSON has no infinity
 		{[]float64{10, 100, 11}, 11, 10, 90. / 11},
 	} {
 		s := seriesOf(x.values...)
