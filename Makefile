@@ -4,7 +4,7 @@ GO       ?= go
 # How long each fuzz target runs, or for how many inputs, such as 5000x.
 FUZZTIME ?= 10s
 # The packages whose every bit is part of the contract (docs/numerics.md), tested again as other processors would run them.
-NUMERIC  := ./core/kernel/... ./backends/... ./core/graph ./core/sample ./core ./conformance
+NUMERIC  := ./core/kernel ./backends/... ./core/graph ./core/sample ./core ./conformance
 # The emulator of `make arm64` and, where this processor has no AVX2, of `make v3`.
 ARM64    ?= qemu-aarch64-static
 V3       ?= $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null || echo -exec '"qemu-x86_64-static -cpu Haswell"')
