@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // fakeBencher runs, in place of k3, a shell script that notes its budget in the file log and then does as body says; $report
@@ -148,6 +150,45 @@ func TestResultsAreWrittenAfterEveryRun(t *testing.T) {
 	}
 	if err := b.checkOut("ladder"); exitCode(err) != exitUsage {
 		t.Errorf("the same again: %v", err)
+	}
+}
+
+// TestAnInterruptedMeasurementShowsWhatItHas starts the program for real.
+func TestAnInterruptedMeasurementShowsWhatItHas(t *testing.T) {
+	program, err := exec.LookPath("k3")
+	if err != nil {
+		t.Fatal(err) // testscript.Main puts it there
+	}
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", filepath.Join(dir, "scratch"))
+	if err := os.Mkdir(filepath.Join(dir, "scratch"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out")
+	cmd := exec.Command(program, "bench", "ladder", "--model", "demo", "--memory", "100MiB,200MiB", "--repeats", "1000", "--max-tokens", "2", "--out", out)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 { // until a run is done
+		if data, _ := os.ReadFile(filepath.Join(out, "ladder.tsv")); strings.Contains(string(data), "fits") {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || !strings.HasSuffix(stderr.String(), "k3: interrupted\n") {
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
+	}
+	if !strings.Contains(stdout.String(), "200MiB") || !strings.Contains(stdout.String(), "gave the same 2 ids") {
+		t.Errorf("stdout %q", stdout.String())
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "scratch")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 
