@@ -19,11 +19,11 @@ func packCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pack [flags] MODEL DIR",
 		Short: "Copy the trunk of a model to a faster disk",
-		Long: "Copy the trunk of a model (demo is the built-in one) to DIR: all weights but the routed experts, which are a tenth of the\n" +
-			"released model, but are needed by every token. --trunk DIR then reads them from there. The format is that of kimi-k3-in-c, so that\n" +
-			"packs made by either serve both.\n\n" +
-			"--compress makes a pack of this program's own that is some 30 % smaller, on the disk and in memory, and loses nothing: the weights\n" +
-			"are expanded, bit for bit, when they are used. It holds lm_head, too. --trunk prefers it where both are.\n\n" +
+		Long: "Copy the trunk of a model (demo is the built-in one) to DIR: the weights of its layers but for the routed experts. That is 7 %\n" +
+			"of the released model, and all of it is needed by every token. --trunk DIR then reads it from there. The format is that of\n" +
+			"kimi-k3-in-c, so that packs made by either serve both.\n\n" +
+			"--compress makes a pack of this program's own that is some 30 % smaller, on the disk and in memory, and loses nothing: the\n" +
+			"weights are expanded, bit for bit, when they are used. It holds lm_head, too. --trunk prefers it where both are.\n\n" +
 			"Interrupted, the same command goes on where it stopped. A pack is read back before it gets its name; one that is there\n" +
 			"already is read back and compared with its checksums.",
 		Example: "  k3 pack ~/k3model /fast/k3trunk && k3 run --model ~/k3model --trunk /fast/k3trunk --prompt Hello",
@@ -85,7 +85,8 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 		if verifying {
 			what = "reading back"
 		}
-		line.show(now, fmt.Sprintf("%s %s of %s (%s)%s", what, size(at.Done), size(at.Total), percent(at.Done, at.Total), p.update(now, at.Done, at.Total)))
+		line.show(now, fmt.Sprintf("%s %s of %s (%s)%s", what, size(at.Done), size(at.Total), percent(at.Done, at.Total),
+			p.update(now, at.Done, at.Total)))
 	}
 	start := time.Now()
 	r, err := pack.Write(ctx, m, dir, o)
@@ -101,15 +102,15 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 		return err
 	}
 	if r.Before {
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the pack of %s is whole: %s, %s, read in %s\n", dir, model, plural(r.Layers, "layer", "layers"),
-			size(r.Bytes), seconds(time.Since(start).Seconds()))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the pack of %s is whole: %s, %s, read in %s\n", dir, model,
+			plural(r.Layers, "layer", "layers"), size(r.Bytes), seconds(time.Since(start).Seconds()))
 		return err
 	}
 	into := size(r.Bytes)
 	if o.Compress {
 		into = fmt.Sprintf("%s (%s of %s)", into, percent(r.Bytes, r.Raw), size(r.Raw))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: packed %s of %s into %s in %s and read it back; --trunk %s uses it\n", dir, plural(r.Layers, "layer", "layers"), model,
-		into, seconds(time.Since(start).Seconds()), quoteArgument(dir))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: packed %s of %s into %s in %s and read it back; --trunk %s uses it\n", dir,
+		plural(r.Layers, "layer", "layers"), model, into, seconds(time.Since(start).Seconds()), quoteArgument(dir))
 	return err
 }

@@ -47,7 +47,8 @@ func kinds(r *rand.Rand, n int) map[string][]byte {
 	for i, step := 0, 1; i < n; i, step = i+step, step+1 {
 		binary.LittleEndian.PutUint16(far[2*i:], 0x3f80|uint16(i&0x7f))
 	}
-	return map[string][]byte{"gaussian": gaussian(r, n, 0.02), "noise": noise, "every value": every, "zeros": make([]byte, 2*n), "ones": bytes.Repeat([]byte{0xff}, 2*n),
+	return map[string][]byte{"gaussian": gaussian(r, n, 0.02), "noise": noise, "every value": every, "zeros": make([]byte, 2*n),
+		"ones":                     bytes.Repeat([]byte{0xff}, 2*n),
 		"infinities and denormals": special, "two scales": mixed, "gaps": far}
 }
 

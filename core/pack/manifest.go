@@ -174,7 +174,8 @@ func (list *manifest) check(size int64) error {
 		case l.number != int64(i):
 			return fmt.Errorf("layer %d is in the place of layer %d", l.number, i)
 		case l.offset < end || l.offset%align != 0:
-			return fmt.Errorf("layer %d: file_off %d is not a multiple of %d behind the layer before, which ends at %d", i, l.offset, align, end)
+			return fmt.Errorf("layer %d: file_off %d is not a multiple of %d behind the layer before, which ends at %d", i, l.offset,
+				align, end)
 		case l.bytes > math.MaxInt64-l.offset || l.offset+l.bytes > size:
 			return fmt.Errorf("layer %d: %d bytes from %d on leave the file, which has %d", i, l.bytes, l.offset, size)
 		case len(l.tensors) == 0:
@@ -263,8 +264,8 @@ func (list *manifest) matches(m *checkpoint.Model) error {
 			case !strings.HasPrefix(e.name, prefix) || strings.Contains(e.name, expertPart):
 				return fmt.Errorf("tensor %q is not of the trunk of layer %d", e.name, i)
 			case e.dtype != t.DType.String() || e.shape != nil && !slices.Equal(e.shape, t.Shape) || e.frameRows == 0 && e.bytes != t.Bytes:
-				return fmt.Errorf("tensor %s is %s %v of %d bytes, in the checkpoint %s %v of %d", e.name, e.dtype, e.shape, e.bytes, t.DType, t.Shape,
-					t.Bytes)
+				return fmt.Errorf("tensor %s is %s %v of %d bytes, in the checkpoint %s %v of %d", e.name, e.dtype, e.shape, e.bytes,
+					t.DType, t.Shape, t.Bytes)
 			}
 		}
 	}
@@ -298,7 +299,8 @@ func (l *layer) text() []byte {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, `%s: {"off": %d, "nbytes": %d, "dtype": %s, "shape": %s`, quote(e.name), e.off, e.bytes, quote(e.dtype), numbers(e.shape))
+		fmt.Fprintf(&b, `%s: {"off": %d, "nbytes": %d, "dtype": %s, "shape": %s`, quote(e.name), e.off, e.bytes, quote(e.dtype),
+			numbers(e.shape))
 		if e.frameRows > 0 {
 			fmt.Fprintf(&b, `, "frame_rows": %d, "frames": %s`, e.frameRows, numbers(e.frames))
 		}

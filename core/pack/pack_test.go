@@ -122,7 +122,8 @@ func TestAPackIsByteForByteThePublicFormat(t *testing.T) {
 			t.Errorf("%s: trunk.bin has checksum %s", name, got)
 		}
 		raw := r.Raw
-		if raw > r.Bytes || raw < r.Bytes-int64(m.Config.Layers)*align || r != (Result{Layers: m.Config.Layers, Bytes: int64(len(bin)), Raw: raw}) {
+		padding := r.Bytes - raw
+		if padding < 0 || padding > int64(m.Config.Layers)*align || r != (Result{Layers: m.Config.Layers, Bytes: int64(len(bin)), Raw: raw}) {
 			t.Errorf("%s: %+v", name, r)
 		}
 		if got := names(t, dir); got != "trunk.bin trunk.json trunk.sha256" {
@@ -136,7 +137,9 @@ func TestAPackIsByteForByteThePublicFormat(t *testing.T) {
 }
 
 func TestEveryTrunkTensorOfALayerIsInThePack(t *testing.T) {
-	for _, o := range []fabricate.Options{{}, {Shards: 1}, {Shards: 7, Trunk: checkpoint.F16}, {Trunk: checkpoint.F32, Experts: checkpoint.BF16}} {
+	for _, o := range []fabricate.Options{
+		{}, {Shards: 1}, {Shards: 7, Trunk: checkpoint.F16}, {Trunk: checkpoint.F32, Experts: checkpoint.BF16},
+	} {
 		m := fabricated(t, o)
 		for _, compress := range []bool{false, true} {
 			dir := t.TempDir()
@@ -165,7 +168,8 @@ func TestEveryTrunkTensorOfALayerIsInThePack(t *testing.T) {
 			if n := p.Frames(); n != frames || (n > 0) != (compress && o.Trunk == 0) {
 				t.Errorf("%+v, compressed %v: %d frames, want %d", o, compress, n, frames)
 			}
-			if limit := r.Raw - compressed/4 + int64(m.Config.Layers+1)*align; compress && o.Trunk == 0 && (r.Bytes > limit || compressed < r.Raw/10*9) {
+			limit := r.Raw - compressed/4 + int64(m.Config.Layers+1)*align
+			if compress && o.Trunk == 0 && (r.Bytes > limit || compressed < r.Raw/10*9) {
 				t.Errorf("%d bytes, of which %d can be compressed, became %d", r.Raw, compressed, r.Bytes)
 			}
 			if err := p.Close(); err != nil {
@@ -235,7 +239,11 @@ func TestACancelledPackIsContinuedWhereItStopped(t *testing.T) {
 	m, want := tiny(t), t.TempDir()
 	write(t, m, want, Options{})
 	n := steps(t, m, Options{})
-	for at := 1; at <= n; at += 1 + n/40 {
+	stride := 1 + n/40
+	if testing.Short() {
+		stride = 1 + n/10
+	}
+	for at := 1; at <= n; at += stride {
 		dir := t.TempDir()
 		ctx, cancel := context.WithCancel(t.Context())
 		step := 0
@@ -508,7 +516,8 @@ func TestAFailingSourceIsNamedAndLeavesNoPack(t *testing.T) {
 		dir := t.TempDir()
 		files.Set(fault)
 		_, err := Write(t.Context(), m, dir, Options{})
-		if err == nil || !strings.Contains(err.Error(), x.Name) || !strings.Contains(err.Error(), filepath.Base(shard)) || !strings.Contains(err.Error(), strconv.Itoa(int(off))) {
+		text := fmt.Sprint(err)
+		if !strings.Contains(text, x.Name) || !strings.Contains(text, filepath.Base(shard)) || !strings.Contains(text, strconv.Itoa(int(off))) {
 			t.Errorf("%s: %v does not name %s, %s, %d", name, err, x.Name, shard, off)
 		}
 		if got := names(t, dir); got != "trunk.bin.partial trunk.partial" && got != "" {
@@ -518,7 +527,9 @@ func TestAFailingSourceIsNamedAndLeavesNoPack(t *testing.T) {
 		write(t, m, dir, Options{})
 		same(t, dir, want)
 	}
-	for name, fault := range map[string]disktest.Fault{"one byte": disktest.OneByte, "short": disktest.ShortByOne, "interrupted": disktest.Interrupt()} {
+	for name, fault := range map[string]disktest.Fault{
+		"one byte": disktest.OneByte, "short": disktest.ShortByOne, "interrupted": disktest.Interrupt(),
+	} {
 		dir := t.TempDir()
 		files.Set(fault)
 		if _, err := Write(t.Context(), m, dir, Options{}); err != nil {
@@ -553,8 +564,6 @@ func FuzzManifest(f *testing.F) {
 	for _, name := range []string{"tiny-mx", "tiny-f16"} {
 		f.Add(read(f, "testdata/"+name+".json"), int64(409600))
 	}
-	f.Add([]byte(`{"n_layers": 1, "layers": [{"layer": 0, "nbytes": 4096, "file_off": 0, "tensors": {"a": {"off": 0, "nbytes": 2, "dtype": "BF16"}}}]}`), int64(4096))
-	f.Add([]byte(`{"n_layers": 0, "layers": []}`), int64(0))
 	f.Fuzz(func(t *testing.T, data []byte, size int64) {
 		r := strictjson.New(data)
 		list := parseManifest(r)

@@ -563,7 +563,8 @@ func (w *writer) verify() error {
 	}
 	for i, sum := range parts {
 		if sum != w.sums[i] {
-			return errors.Join(fmt.Errorf("%w: layer %d was read back other than it was written: the disk or the memory fails", ErrFormat, i), w.discard())
+			err := fmt.Errorf("%w: layer %d was read back other than it was written: the disk or the memory fails", ErrFormat, i)
+			return errors.Join(err, w.discard())
 		}
 	}
 	if err := w.out.Truncate(w.end()); err != nil { // an earlier attempt may have written more
