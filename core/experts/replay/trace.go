@@ -23,7 +23,7 @@ var ErrTrace = errors.New("not an expert trace")
 const (
 	maxLayer  = 1 << 12
 	maxExpert = 1 << 16
-	maxTable  = 1 << 24 // layers times experts
+	maxTable  = 1 << 22 // layers times experts
 )
 
 const entrySize = 8 // bytes of a request: layer and expert, little-endian int32
