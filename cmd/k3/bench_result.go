@@ -39,6 +39,8 @@ type benchResult struct {
 	IDs          []int       `json:"ids"`                             // of every run
 	Different    string      `json:"different,omitempty"`             // the run that gave other ids
 	Rungs        []rung      `json:"rungs"`
+	ends         string      // labels of the rungs that Overall is about
+	Overall      *change     `json:"overall,omitempty"`               // of the time per token, from the first rung that fits to the last
 	Comparison   *comparison `json:"comparison,omitempty"`
 }
 
@@ -150,16 +152,29 @@ func (b *benchResult) add(r *rung, run benchRun, x *report) {
 		}
 	}
 	if b.Kind != "replicate" {
-		before := (*rung)(nil)
-		for i := range b.Rungs {
-			if r := &b.Rungs[i]; r.Status == rungFits {
-				if r.Change = nil; before != nil {
-					c := r.SecondsPerToken.against(before.SecondsPerToken)
-					r.Change = &c
-				}
-				before = r
-			}
+		b.compareRungs()
+	}
+}
+
+// compareRungs compares each rung with the one before, and the last with the first.
+func (b *benchResult) compareRungs() {
+	var first, before *rung
+	for i := range b.Rungs {
+		r := &b.Rungs[i]
+		if r.Status != rungFits {
+			continue
 		}
+		if r.Change = nil; before != nil {
+			c := r.SecondsPerToken.against(before.SecondsPerToken)
+			r.Change = &c
+			if r.Label != asPlanned {
+				c := r.SecondsPerToken.against(first.SecondsPerToken)
+				b.Overall, b.ends = &c, first.Label+" to "+r.Label
+			}
+		} else {
+			first = r
+		}
+		before = r
 	}
 }
 
@@ -424,6 +439,13 @@ func (b *benchResult) write(out io.Writer) error {
 	}
 	if runs := b.good(); runs > 0 && b.Different == "" {
 		fmt.Fprintf(out, "all %d runs gave the same %s\n", runs, plural(len(b.IDs), "id", "ids"))
+	}
+	if c := b.Overall; c != nil {
+		verdict := "which is within the noise"
+		if c.Real {
+			verdict = "which is more than noise"
+		}
+		fmt.Fprintf(out, "%s: %+.1f%% of time a token, %s (%.1f%%)\n", b.ends, 100*c.Share, verdict, 100*c.Noise)
 	}
 	if b.Kind == "replicate" && len(b.Rungs) == 1 && len(b.Rungs[0].SecondsPerToken.Values) > 1 {
 		b.Rungs[0].writeNoise(out)

@@ -13,6 +13,9 @@ import (
 	"github.com/k3infer/k3/presets"
 )
 
+// asPlanned is the row of what k3 does of itself.
+const asPlanned = "as planned"
+
 func splitCommand() *cobra.Command {
 	var f benchFlags
 	var ratios []string
@@ -95,5 +98,5 @@ func (b *bencher) splits(ctx context.Context, shares []float64) ([]setting, erro
 		t := leastTrunk + int64(s*float64(divide))
 		settings = append(settings, setting{fmt.Sprintf("%g%%", 100*s), int64(total), t, trunk + experts - t, p.PrefillRows})
 	}
-	return append(settings, setting{"as planned", int64(total), trunk, experts, p.PrefillRows}), nil
+	return append(settings, setting{asPlanned, int64(total), trunk, experts, p.PrefillRows}), nil
 }

@@ -93,6 +93,29 @@ func TestComparingTwoMeasurementsTakesTheNoiseOfAllRungs(t *testing.T) {
 	}
 }
 
+func TestRungsAreComparedWithTheOneBeforeAndTheLastWithTheFirst(t *testing.T) {
+	b := &benchResult{Kind: "split"}
+	add := func(label, status string, values ...float64) {
+		b.Rungs = append(b.Rungs, rung{setting: setting{Label: label}, Status: status, figures: figures{SecondsPerToken: seriesOf(values...)}})
+	}
+	add("no", rungNoFit)
+	add("0%", rungFits, 10, 10, 11)
+	add("50%", rungFits, 7, 10, 12)
+	add("100%", rungFits, 5, 5, 6)
+	add(asPlanned, rungFits, 2, 2, 2)
+	b.compareRungs()
+	var got []string
+	for _, r := range b.Rungs {
+		got = append(got, r.Change.String())
+	}
+	if s := strings.Join(got, "; "); s != "-; -; noise (+0.0%); noise (-50.0%); -60.0%" {
+		t.Errorf("%s", s)
+	}
+	if b.ends != "0% to 100%" || b.Overall.Share != -.5 || !b.Overall.Real {
+		t.Errorf("%s: %+v", b.ends, b.Overall)
+	}
+}
+
 func TestTrueAndNaiveHitRatesAreToldApart(t *testing.T) {
 	// 10 rows of prompt in one pass through 4 layers, 2 experts each: 80 choices, of which 50 were distinct in their pass and
 	// 20 of those in memory. Then 5 passes of one row: 40 choices, 10 of them in memory. The trunk is 1000 bytes.
