@@ -40,7 +40,7 @@ type benchResult struct {
 	Different    string      `json:"different,omitempty"`             // the run that gave other ids
 	Rungs        []rung      `json:"rungs"`
 	ends         string      // labels of the rungs that Overall is about
-	Overall      *change     `json:"overall,omitempty"`               // of the time per token, from the first rung that fits to the last
+	Overall      *change     `json:"overall,omitempty"` // of the time per token, from the first rung that fits to the last
 	Comparison   *comparison `json:"comparison,omitempty"`
 }
 
