@@ -8,9 +8,12 @@
 // passes and choices. Same checkpoint, same ids, same logits, bit for bit, whatever the backend, the threads, the size of
 // the passes and the company in them.
 //
-// Backends are drivers, as in database/sql: a program imports those it wants, usually with
+// Backends and cache policies are drivers, as in database/sql: a program imports those it wants, usually with
 //
-//	import _ "github.com/k3infer/k3/backends/all"
+//	import (
+//		_ "github.com/k3infer/k3/backends/all"
+//		_ "github.com/k3infer/k3/policies"
+//	)
 package core
 
 import (
