@@ -65,10 +65,13 @@ func (f *benchFlags) add(cmd *cobra.Command, repeats int, config ...string) {
 	flags.StringVar(&f.prompt, "prompt", "", "go on from `TEXT` (default \""+benchPrompt+"\")")
 	flags.StringVar(&f.promptFile, "prompt-file", "", "go on from the text in `PATH`")
 	flags.StringVar(&f.ids, "ids", "", "go on from the token `IDS`, comma separated")
-	flags.IntVar(&f.maxTokens, "max-tokens", 16, "generate `N` tokens in each run; the first, which comes with the prompt, does not count for the speed")
+	flags.IntVar(&f.maxTokens, "max-tokens", 16,
+		"generate `N` tokens in each run; the first, which comes with the prompt, does not count for the speed")
 	flags.IntVar(&f.repeats, "repeats", repeats, "measure everything `N` times")
-	flags.StringVar(&f.limit, "limit", "auto", "enforce the memory by `MEANS`: "+strings.Join(limiterNames(), ", ")+"; auto is the first of them that works")
-	flags.StringVar(&f.out, "out", "", "also write the results as TSV, JSON and SVG, and the machine's description, into `DIR`, as far as they are, after every run")
+	flags.StringVar(&f.limit, "limit", "auto",
+		"enforce the memory by `MEANS`: "+strings.Join(limiterNames(), ", ")+"; auto is the first of them that works")
+	flags.StringVar(&f.out, "out", "",
+		"also write the results as TSV, JSON and SVG, and the machine's description, into `DIR`, as far as they are, after every run")
 	flags.BoolVar(&f.force, "force", false, "replace results that are in --out")
 	flags.StringVar(&f.compare, "compare", "", "compare with the JSON `FILE` of an earlier measurement, or that in a directory")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
@@ -151,8 +154,8 @@ func newBencher(ctx context.Context, cmd *cobra.Command, kind string, f benchFla
 		return strconv.Itoa(n)
 	}
 	// A run finds the same environment and files, so what is not said here is decided there as it was here.
-	b.args = append(b.args, "run", prompt, "--quiet", "--print-ids", "--ignore-eos", "--temperature=0", "--repetition-penalty=1", "--speculate=0",
-		"--max-tokens="+strconv.Itoa(f.maxTokens), "--context="+strconv.Itoa(c.Context), "--model="+c.Model,
+	b.args = append(b.args, "run", prompt, "--quiet", "--print-ids", "--ignore-eos", "--temperature=0", "--repetition-penalty=1",
+		"--speculate=0", "--max-tokens="+strconv.Itoa(f.maxTokens), "--context="+strconv.Itoa(c.Context), "--model="+c.Model,
 		"--threads="+auto(c.Compute.Threads), "--backend="+c.Compute.Backend, "--policy="+c.Cache.Policy)
 	if c.Preset != "" {
 		b.args = append(b.args, "--preset="+c.Preset)

@@ -63,7 +63,8 @@ func benchDiskCommand() *cobra.Command {
 	flags.SortFlags = false
 	addConfigFlags(cmd, "model")
 	flags.IntSliceVar(&f.readers, "readers", []int{1, 2, 4, 8, 16, 32}, "read with `N` readers, or several numbers")
-	flags.StringSliceVar(&f.blocks, "block", nil, "read blocks of `SIZE`, or several sizes (default: what the engine reads of the trunk at a time, and a released expert)")
+	flags.StringSliceVar(&f.blocks, "block", nil,
+		"read blocks of `SIZE`, or several sizes (default: what the engine reads of the trunk at a time, and a released expert)")
 	flags.IntVar(&f.repeats, "repeats", leastRepeats, "measure everything `N` times")
 	flags.DurationVar(&f.each, "time", 400*time.Millisecond, "read for `TIME` in each measurement")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")

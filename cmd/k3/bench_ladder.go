@@ -43,7 +43,8 @@ func ladderCommand() *cobra.Command {
 		},
 	}
 	f.add(cmd, leastRepeats, "policy", "context", "threads", "backend")
-	cmd.Flags().StringSliceVar(&budgets, "memory", nil, "the `SIZES` to measure (default: from the least that works to what the model or the machine has)")
+	cmd.Flags().StringSliceVar(&budgets, "memory", nil,
+		"the `SIZES` to measure (default: from the least that works to what the model or the machine has)")
 	return cmd
 }
 

@@ -33,16 +33,18 @@ func ulimitBytes(memory int64) int64 {
 
 // systemdRun puts the program into a scope of its own.
 func systemdRun(name string, flags ...string) limiter {
-	return limiter{name, "systemd-run " + strings.Join(append(flags, "--scope"), " ") + ": MemoryMax is the memory given, 1/256 more and 16 MiB, no swap",
+	about := "systemd-run " + strings.Join(append(flags, "--scope"), " ")
+	return limiter{name, about + ": MemoryMax is the memory given, 1/256 more and 16 MiB, no swap",
 		func(ctx context.Context, memory int64, program string, args []string) (*exec.Cmd, func(), error) {
-			all := append(slices.Clone(flags), "--scope", "--quiet", "--collect", "-p", "MemoryMax="+strconv.FormatInt(cgroupBytes(memory), 10),
-				"-p", "MemorySwapMax=0", "--", program)
+			all := append(slices.Clone(flags), "--scope", "--quiet", "--collect",
+				"-p", "MemoryMax="+strconv.FormatInt(cgroupBytes(memory), 10), "-p", "MemorySwapMax=0", "--", program)
 			return exec.CommandContext(ctx, "systemd-run", append(all, args...)...), func() {}, nil
 		}}
 }
 
 // ulimit sets the resource limit of private memory. That of address space is no use: the Go runtime reserves far more than it uses.
-var ulimit = limiter{"ulimit", "ulimit -d (RLIMIT_DATA): the memory given, 1/256 more, 96 MiB and 1 MiB a processor for what is reserved and not used",
+var ulimit = limiter{"ulimit", "ulimit -d (RLIMIT_DATA): " +
+	"the memory given, 1/256 more, 96 MiB and 1 MiB a processor for what is reserved and not used",
 	func(ctx context.Context, memory int64, program string, args []string) (*exec.Cmd, func(), error) {
 		all := append([]string{"-c", `ulimit -s 1024 && ulimit -d "$0" && exec "$@"`, strconv.FormatInt(ulimitBytes(memory)>>10, 10), program}, args...)
 		return exec.CommandContext(ctx, "/bin/sh", all...), func() {}, nil

@@ -258,8 +258,9 @@ func (b *benchResult) against(x *benchResult) *comparison {
 	same := b.Geometry != nil && x.Geometry != nil && b.Geometry.Parameters == x.Geometry.Parameters && b.Geometry.LayerMap == x.Geometry.LayerMap
 	note(!same, "the earlier model was another: %s", x.Model)
 	note(b.Machine != x.Machine, "the earlier machine was another: %s", x.Machine.line())
-	note(b.PromptTokens != x.PromptTokens || b.MaxTokens != x.MaxTokens, "the earlier runs had %d tokens of prompt and generated %d", x.PromptTokens, x.MaxTokens)
-	note(same && b.PromptTokens == x.PromptTokens && b.MaxTokens == x.MaxTokens && !slices.Equal(b.IDs, x.IDs), "the ids are others: another prompt, other weights, or a defect")
+	sameRun := b.PromptTokens == x.PromptTokens && b.MaxTokens == x.MaxTokens
+	note(!sameRun, "the earlier runs had %d tokens of prompt and generated %d", x.PromptTokens, x.MaxTokens)
+	note(same && sameRun && !slices.Equal(b.IDs, x.IDs), "the ids are others: another prompt, other weights, or a defect")
 	note(b.Backend != x.Backend || b.Threads != x.Threads, "the earlier runs were computed by %s with %d threads", x.Backend, x.Threads)
 	note(b.Policy != x.Policy, "the earlier policy was %s", x.Policy)
 	for _, r := range b.Rungs {
@@ -464,9 +465,11 @@ func (r *rung) writeNoise(out io.Writer) {
 		{"read a token", r.ReadPerToken, func(x float64) string { return size(int64(x)) }},
 		{"peak memory", r.PeakRSS, func(x float64) string { return inMemory(int64(x)) }},
 	} {
-		fmt.Fprintf(out, "%-18s  median %s, from %s to %s: they lie %.1f%% apart\n", x.what, x.write(x.s.Median), x.write(x.s.Min), x.write(x.s.Max), 100*x.s.spread())
+		fmt.Fprintf(out, "%-18s  median %s, from %s to %s: they lie %.1f%% apart\n",
+			x.what, x.write(x.s.Median), x.write(x.s.Min), x.write(x.s.Max), 100*x.s.spread())
 	}
-	fmt.Fprintf(out, "a single run that is less than %.1f%% faster or slower than another says nothing on this machine\n", 100*r.SecondsPerToken.spread())
+	fmt.Fprintf(out, "a single run that is less than %.1f%% faster or slower than another says nothing on this machine\n",
+		100*r.SecondsPerToken.spread())
 }
 
 func (c *comparison) write(out io.Writer) error {
@@ -555,7 +558,8 @@ func (b *benchResult) writeMachine(out io.Writer) error {
 	if b.Geometry != nil {
 		fmt.Fprintf(w, "computed\tby k3 %s, %s, %s, policy %s\n", b.Version, b.Backend, plural(b.Threads, "thread", "threads"), b.Policy)
 	}
-	fmt.Fprintf(w, "runs\t%d of each, one process each: %s of prompt, %s generated\n", b.Repeats, plural(b.PromptTokens, "token", "tokens"), plural(b.MaxTokens, "token", "tokens"))
+	fmt.Fprintf(w, "runs\t%d of each, one process each: %s of prompt, %s generated\n", b.Repeats,
+		plural(b.PromptTokens, "token", "tokens"), plural(b.MaxTokens, "token", "tokens"))
 	fmt.Fprintf(w, "hard limit\t%s\n", b.Limit)
 	fmt.Fprintf(w, "started\t%s\n", b.Started.Format(time.RFC3339))
 	return w.Flush()

@@ -36,7 +36,8 @@ func splitCommand() *cobra.Command {
 		},
 	}
 	f.add(cmd, leastRepeats, "memory", "policy", "context", "threads", "backend")
-	cmd.Flags().StringSliceVar(&ratios, "trunk-share", []string{"0", "25", "50", "75", "100"}, "give the trunk `PERCENT` of the memory that there is to divide")
+	cmd.Flags().StringSliceVar(&ratios, "trunk-share", []string{"0", "25", "50", "75", "100"},
+		"give the trunk `PERCENT` of the memory that there is to divide")
 	return cmd
 }
 

@@ -121,7 +121,8 @@ func TestTrueAndNaiveHitRatesAreToldApart(t *testing.T) {
 	// 20 of those in memory. Then 5 passes of one row: 40 choices, 10 of them in memory. The trunk is 1000 bytes.
 	x := &report{Geometry: geometry{Experts: expertsGeometry{Layers: 4, TopK: 2}}, Residency: residency{TrunkBytes: 1000}}
 	x.Prefill = phase{Tokens: 10, Passes: 1, cost: cost{Seconds: 3, TrunkRead: 1000, ExpertRead: 30, ExpertRequests: 50, ExpertHits: 20}}
-	x.Decode = phase{Tokens: 5, Passes: 5, SecondsPerToken: 2, cost: cost{Seconds: 10, TrunkRead: 2000, ExpertRead: 30, ExpertRequests: 40, ExpertHits: 10},
+	x.Decode = phase{Tokens: 5, Passes: 5, SecondsPerToken: 2,
+		cost:         cost{Seconds: 10, TrunkRead: 2000, ExpertRead: 30, ExpertRequests: 40, ExpertHits: 10},
 		ReadPerToken: 406, WaitShare: .5}
 	x.PeakRSS, x.IDs = 77, []int{1, 2}
 	var r benchRun
@@ -131,7 +132,8 @@ func TestTrueAndNaiveHitRatesAreToldApart(t *testing.T) {
 		got, want float64
 	}{
 		{"true", *r.HitRate, 30. / 90}, {"naive", *r.NaiveHitRate, 60. / 120}, {"trunk", *r.TrunkHitRate, 3. / 5}, {"read", float64(r.Read), 3060},
-		{"a token", r.SecondsPerToken, 2}, {"prompt", r.PromptSeconds, 3}, {"read a token", r.ReadPerToken, 406}, {"wait", r.WaitShare, .5}, {"peak", float64(r.PeakRSS), 77},
+		{"a token", r.SecondsPerToken, 2}, {"prompt", r.PromptSeconds, 3}, {"read a token", r.ReadPerToken, 406},
+		{"wait", r.WaitShare, .5}, {"peak", float64(r.PeakRSS), 77},
 	} {
 		if math.Abs(y.got-y.want) > 1e-12 {
 			t.Errorf("%s: %g, want %g", y.what, y.got, y.want)
@@ -145,7 +147,9 @@ func TestTrueAndNaiveHitRatesAreToldApart(t *testing.T) {
 }
 
 func TestTheVerdictNamesWhatIsWrong(t *testing.T) {
-	ok, no, bad := rung{Status: rungFits}, rung{setting: setting{Label: "1GiB"}, Status: rungNoFit, Why: "too small"}, rung{setting: setting{Label: "2GiB"}, Status: rungFailed, Why: "killed"}
+	ok := rung{Status: rungFits}
+	no := rung{setting: setting{Label: "1GiB"}, Status: rungNoFit, Why: "too small"}
+	bad := rung{setting: setting{Label: "2GiB"}, Status: rungFailed, Why: "killed"}
 	for _, x := range []struct {
 		result benchResult
 		code   int
@@ -154,7 +158,8 @@ func TestTheVerdictNamesWhatIsWrong(t *testing.T) {
 		{benchResult{Kind: "ladder", Rungs: []rung{ok, no}}, 0, ""},
 		{benchResult{Kind: "ladder", Rungs: []rung{no}}, exitNoFit, "nothing fits: too small"},
 		{benchResult{Kind: "ladder", Rungs: []rung{ok, bad}}, exitFailed, "2GiB failed: killed"},
-		{benchResult{Kind: "ladder", Rungs: []rung{ok, ok}, Different: "1GiB, run 2: 5,6"}, exitFailed, "not all runs gave the same ids, which is a defect of k3: 1GiB, run 2: 5,6"},
+		{benchResult{Kind: "ladder", Rungs: []rung{ok, ok}, Different: "1GiB, run 2: 5,6"}, exitFailed,
+			"not all runs gave the same ids, which is a defect of k3: 1GiB, run 2: 5,6"},
 		{benchResult{Kind: "split", Rungs: []rung{ok, no}}, exitFailed, "a fault of this measurement"},
 	} {
 		err := x.result.verdict()

@@ -165,7 +165,8 @@ func TestAnInterruptedMeasurementShowsWhatItHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(dir, "out")
-	cmd := exec.Command(program, "bench", "ladder", "--model", "demo", "--memory", "100MiB,200MiB", "--repeats", "1000", "--max-tokens", "2", "--out", out)
+	cmd := exec.Command(program, "bench", "ladder", "--model", "demo", "--memory", "100MiB,200MiB",
+		"--repeats", "1000", "--max-tokens", "2", "--out", out)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {
@@ -197,7 +198,8 @@ func TestUlimitIsHard(t *testing.T) {
 		t.Skip("enforced on Linux only")
 	}
 	run := func(block int64) error {
-		cmd, release, err := ulimit.command(t.Context(), 64<<20, "/bin/dd", []string{"if=/dev/zero", "of=/dev/null", "count=1", "bs=" + strconv.FormatInt(block, 10)})
+		args := []string{"if=/dev/zero", "of=/dev/null", "count=1", "bs=" + strconv.FormatInt(block, 10)}
+		cmd, release, err := ulimit.command(t.Context(), 64<<20, "/bin/dd", args)
 		if err != nil {
 			t.Fatal(err)
 		}

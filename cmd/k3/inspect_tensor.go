@@ -34,7 +34,8 @@ func (f *inspectFlags) add(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.StringVar(&f.tensor, "tensor", "", "describe the tensor `NAME` and its values")
 	flags.StringVar(&f.expert, "expert", "", "say where the experts of a layer lie: `LAYER`, or LAYER,EXPERT for the tensors of one")
-	flags.StringSliceVar(&f.roundtrip, "roundtrip", nil, "round each matrix of the trunk to int8, int4, ... (`TYPES`) in groups of 32 with a float32 scale, and say how large the errors are")
+	flags.StringSliceVar(&f.roundtrip, "roundtrip", nil,
+		"round each matrix of the trunk to int8, int4, ... (`TYPES`), in groups of 32 with a float32 scale, and say how large the errors are")
 }
 
 // look decides what to look at.
@@ -394,8 +395,8 @@ func roundErrors(sums []stats.Rounding) (list []roundError) {
 }
 
 func (r *roundtripReport) write(out io.Writer) error {
-	fmt.Fprintf(out, "Each matrix of the trunk, rounded in groups of %d of a row with one float32 scale: the mean error, relative to the mean size of the\n"+
-		"weights, and the root mean square error, relative to their root mean square.\n\n", stats.GroupSize)
+	fmt.Fprintf(out, "Each matrix of the trunk, rounded in groups of %d of a row with one float32 scale: the mean error, relative to the mean\n"+
+		"size of the weights, and the root mean square error, relative to their root mean square.\n\n", stats.GroupSize)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	heading := func(what string) {
 		fmt.Fprintf(w, "%s\tweights", what)

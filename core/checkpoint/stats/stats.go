@@ -73,7 +73,8 @@ func Summarize(ctx context.Context, src Source, t checkpoint.Tensor) (Summary, e
 // SummarizeMXFP4 is Summarize for weights of 4 bits, two to a byte of t, with a byte of scale in the tensor scale for every 32.
 func SummarizeMXFP4(ctx context.Context, src Source, t, scale checkpoint.Tensor) (Summary, error) {
 	if t.DType != checkpoint.U8 || scale.DType != checkpoint.U8 || 2*t.Bytes != kernel.GroupSize*scale.Bytes {
-		return Summary{}, fmt.Errorf("stats: %s: %d bytes of %s and %d of %s for scales are not MXFP4: %w", t, t.Bytes, t.DType, scale.Bytes, scale.DType, ErrType)
+		return Summary{}, fmt.Errorf("stats: %s: %d bytes of %s and %d of %s for scales are not MXFP4: %w",
+			t, t.Bytes, t.DType, scale.Bytes, scale.DType, ErrType)
 	}
 	parts, err := inPieces(ctx, scale.Bytes, piece/kernel.GroupSize, func(from, to int64) (moments, error) {
 		const bytes = kernel.GroupSize / 2
