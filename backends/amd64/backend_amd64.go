@@ -121,7 +121,10 @@ type dotArgs struct {
 	tail           *byte // last blocks of the rows, 128 bytes apart, or nil
 	tailX          *float32
 
-	// A call may do a panel of the columns (not for MXFP4).
+	// The functions of many vectors ask memory for the next group, and after the last for what is next bytes beyond w.
+	next uintptr
+
+	// A call may do a panel of the columns (not with the AVX2 function for MXFP4).
 	first, last uintptr  // not 0 for the first and the last panel
 	sums        *float32 // accumulators between sweeps and panels, 32 for each row and vector
 	sumsStep    uintptr  // bytes from a group's to the next group's, 0 where there is one panel
@@ -147,7 +150,7 @@ const (
 // scratch is memory for a call of Dot.
 type scratch struct {
 	sums [chunkRows * kernel.MaxVectors * kernel.Lanes]float32
-	wide [decodeBytes]byte
+	wide [chunkRows * panelBlocks * block * 2]byte // weights decoded to bfloat16
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -158,21 +161,24 @@ type shape struct{ rows, vectors int }
 // shapes lists the functions for a format, those for most vectors first. Each has a twin for one row.
 func (b backend) shapes(f kernel.Format) []shape {
 	switch {
-	case f == kernel.MXFP4 && b.set == avx512:
+	case b.set == avx512 && f == kernel.F32:
+		return shapesAVX512[1:]
+	case b.set == avx512 && f == kernel.MXFP4:
 		return shapesMXFP4AVX512
-	case f == kernel.MXFP4:
-		return shapesMXFP4AVX2
 	case b.set == avx512:
 		return shapesAVX512
+	case f == kernel.F32:
+		return shapesAVX2[2:]
+	case f == kernel.MXFP4:
+		return shapesAVX2[3:]
 	}
 	return shapesAVX2
 }
 
 var (
-	shapesAVX512      = []shape{{3, 4}, {4, 2}, {8, 1}}
-	shapesAVX2        = []shape{{3, 2}, {2, 1}}
-	shapesMXFP4AVX512 = []shape{{4, 1}}
-	shapesMXFP4AVX2   = []shape{{2, 1}}
+	shapesAVX512      = []shape{{3, 8}, {3, 4}, {4, 2}, {8, 1}}
+	shapesMXFP4AVX512 = []shape{{3, 8}, {3, 4}, {4, 2}, {4, 1}}
+	shapesAVX2        = []shape{{3, 8}, {3, 4}, {3, 2}, {2, 1}}
 )
 
 // Dot is generic.Backend.Dot.
@@ -184,10 +190,6 @@ func (b backend) Dot(dst []float32, stride int, w kernel.Tile, x []float32, vect
 	if vectors > 1 {
 		s = scratches.Get().(*scratch)
 		defer scratches.Put(s)
-	}
-	if w.Format == kernel.MXFP4 && vectors >= decodeVectors && 2*w.Cols <= decodeBytes {
-		b.dotDecoded(dst, stride, w, x, vectors, s)
-		return
 	}
 	tail := w.Cols % block
 	if tail == 0 {
@@ -210,17 +212,23 @@ func (b backend) Dot(dst []float32, stride int, w kernel.Tile, x []float32, vect
 func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, vectors int, tails *byte, s *scratch) {
 	packed := b.PackedLen(w.Format, w.Cols)
 	blocks := w.Cols / block
+	format, shapes := w.Format, b.shapes(w.Format)
 	a := dotArgs{stride: uintptr(4 * stride), row: uintptr(w.Format.RowBytes(w.Stride)), xStride: uintptr(4 * packed)}
 	if w.Format == kernel.MXFP4 {
 		a.scaleRow = uintptr(w.Cols / kernel.GroupSize)
 		a.table = b.table()
 	}
-	// Few vectors go through whole rows, as many at a time as one call may. More go through a few rows panel by panel, so
-	// that vectors and weights come from the caches the second time and every time after.
+	// One or two vectors go through whole rows, as many at a time as one call may. More go through a few rows panel by panel,
+	// so that vectors and weights come from the caches the second time and every time after.
 	chunk, panel := w.Rows, max(1, blocks)
-	if vectors >= panelVectors && blocks > panelBlocks {
+	decoded := b.set == avx2 && w.Format == kernel.MXFP4 && vectors >= panelVectors
+	switch {
+	case decoded:
 		chunk, panel = chunkRows, panelBlocks
-	} else if vectors > b.shapes(w.Format)[0].vectors {
+		format, shapes, a.row = kernel.BF16, b.shapes(kernel.BF16), uintptr(kernel.BF16.RowBytes(panel*block))
+	case vectors >= panelVectors && blocks > panelBlocks:
+		chunk, panel = chunkRows, panelBlocks
+	case vectors >= panelVectors || vectors > shapes[0].vectors:
 		chunk = max(1, chunkBytes/int(a.row)/chunkRows) * chunkRows
 	}
 	for from := 0; from < w.Rows; from += chunk {
@@ -232,36 +240,43 @@ func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, 
 			if p == 0 {
 				a.first = 1
 			}
+			a.next = uintptr(format.RowBytes(n * block))
 			end := p+n == blocks
 			if end {
 				a.last = 1
+				a.next = uintptr((to-from)*int(a.row) - format.RowBytes(p*block))
+			}
+			if decoded {
+				decodePanel(s.wide[:], int(a.row), w.Slice(from, to), p, n)
+				a.w, a.next = &s.wide[0], 0
+			} else {
+				a.w = &w.Data[from*int(a.row)+format.RowBytes(p*block)]
 			}
 			for v := 0; v < vectors; {
-				shape := b.shape(w.Format, vectors-v)
+				shape := take(shapes, vectors-v)
 				a.x = &x[v*packed+p*block]
 				a.tail, a.tailX = nil, nil
 				if end && tails != nil {
 					a.tail, a.tailX = (*byte)(unsafe.Add(unsafe.Pointer(tails), from*128)), &x[v*packed+blocks*block]
 				}
-				a.w = &w.Data[from*int(a.row)+w.Format.RowBytes(p*block)]
 				a.dst = &dst[v*stride+from]
-				if w.Format == kernel.MXFP4 {
-					a.scale = &w.Scale[from*int(a.scaleRow)]
+				if format == kernel.MXFP4 {
+					a.scale = &w.Scale[from*int(a.scaleRow)+p]
 				}
 				if s != nil {
 					a.sums = &s.sums[v*chunkRows*kernel.Lanes]
 				}
 				a.dstAt, a.wAt, a.scaleAt, a.tailAt, a.sumsAt = 0, 0, 0, 0, 0
-				b.calls(w.Format, shape, to-from, n, &a)
+				b.calls(format, shape, to-from, n, &a)
 				v += shape.vectors
 			}
 		}
 	}
 }
 
-// shape returns the shape of the function for the most of some vectors.
-func (b backend) shape(f kernel.Format, vectors int) shape {
-	for _, s := range b.shapes(f) {
+// take returns the shape of the function for the most of some vectors.
+func take(shapes []shape, vectors int) shape {
+	for _, s := range shapes {
 		if s.vectors <= vectors {
 			return s
 		}

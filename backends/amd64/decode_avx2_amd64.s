@@ -15,14 +15,16 @@ DATA nibble<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA nibble<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL nibble<>(SB), RODATA|NOPTR, $64
 
-// func decodeAVX2(dst *byte, w *byte, scale *byte, pairs int, table *byte)
-TEXT ·decodeAVX2(SB), NOSPLIT, $0-40
+// func decodeAVX2(dst *byte, w *byte, scale *byte, pairs int, table *byte, ahead int)
+TEXT ·decodeAVX2(SB), NOSPLIT, $0-48
 	MOVQ dst+0(FP), DI
 	MOVQ w+8(FP), SI
 	MOVQ scale+16(FP), DX
 	MOVQ pairs+24(FP), CX
 	MOVQ table+32(FP), R8
+	MOVQ ahead+40(FP), R9
 loop:
+	PREFETCHT1 (SI)(R9*1)
 	MOVBLZX (DX), AX
 	SHLQ $5, AX
 	MOVBLZX 1(DX), BX

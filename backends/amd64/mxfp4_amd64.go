@@ -18,7 +18,6 @@ var scaled = sync.OnceValue(func() *scaledTables {
 		for n := range 16 {
 			bits := math.Float32bits(kernel.E2M1(byte(n)) * kernel.Scale(byte(s)))
 			t.wide[s][n] = bits
-			t.half[s][n] = uint16(bits >> 16)
 			t.bytes[s][0][n], t.bytes[s][1][n] = byte(bits>>24), byte(bits>>16)
 		}
 	}
@@ -27,11 +26,10 @@ var scaled = sync.OnceValue(func() *scaledTables {
 
 type scaledTables struct {
 	wide  [256][16]uint32  // as float32
-	half  [256][16]uint16  // as bfloat16, which is exact
-	bytes [256][2][16]byte // the upper bytes of those, then the lower ones
+	bytes [256][2][16]byte // the upper bytes of the bfloat16 numbers they are, exactly, then the lower ones
 }
 
-// table is the table of the one-vector dot product.
+// table is the table of the dot products.
 func (b backend) table() *byte {
 	if b.set == avx512 {
 		return (*byte)(unsafe.Pointer(&scaled().wide))
@@ -39,42 +37,31 @@ func (b backend) table() *byte {
 	return (*byte)(unsafe.Pointer(&scaled().bytes))
 }
 
-// decodeVectors is the number of vectors from which decoding rows to bfloat16 first is the faster way.
-const decodeVectors = 3
-
-// decodeBytes is the size of the buffer that rows are decoded to: a part of the second-level cache.
-const decodeBytes = 256 << 10
-
-// dotDecoded is Dot for MXFP4 by way of bfloat16.
-func (b backend) dotDecoded(dst []float32, stride int, w kernel.Tile, x []float32, vectors int, s *scratch) {
-	rows := decodeBytes / (2 * w.Cols)
-	if rows > chunkRows {
-		rows = rows / chunkRows * chunkRows
+// decodePanel widens n blocks of each row of w, from block p, to bfloat16 in rows of dst, so many bytes apart. With AVX2 and
+// several vectors that costs less than looking the weights up for each of them. It asks memory for the panel after.
+func decodePanel(dst []byte, row int, w kernel.Tile, p, n int) {
+	const bytes = kernel.GroupSize / 2
+	groups := w.Cols / kernel.GroupSize
+	ahead := n * bytes
+	if p+n == groups {
+		ahead = (w.Rows*groups - p) * bytes
 	}
-	wide := kernel.Tile{Format: kernel.BF16, Cols: w.Cols, Stride: w.Cols}
-	for r := 0; r < w.Rows; r += rows {
-		n := min(rows, w.Rows-r)
-		part := w.Slice(r, r+n)
-		wide.Rows, wide.Data = n, s.wide[:2*n*w.Cols]
-		b.decode(wide.Data, part.Data, part.Scale)
-		b.dotRows(dst[r:], stride, wide, x, vectors, nil, s)
+	for r := range w.Rows {
+		at := r*groups + p
+		decode(dst[r*row:], w.Data[at*bytes:][:n*bytes], w.Scale[at:][:n], ahead)
 	}
 }
 
-// decode widens whole groups to bfloat16.
-func (b backend) decode(dst, w, scale []byte) {
-	if b.set == avx512 {
-		decodeAVX512(&dst[0], &w[0], &scale[0], len(scale), (*byte)(unsafe.Pointer(&scaled().half)))
-		return
-	}
+// decode widens whole groups to bfloat16, and asks memory for what is so many bytes ahead of them.
+func decode(dst, w, scale []byte, ahead int) {
 	n := len(scale) &^ 1
 	if n > 0 {
-		decodeAVX2(&dst[0], &w[0], &scale[0], n/2, (*byte)(unsafe.Pointer(&scaled().bytes)))
+		decodeAVX2(&dst[0], &w[0], &scale[0], n/2, (*byte)(unsafe.Pointer(&scaled().bytes)), ahead)
 	}
 	if n < len(scale) {
-		t := &scaled().half[scale[n]]
+		t := &scaled().wide[scale[n]]
 		for i, c := range w[16*n:][:16] {
-			even, odd := t[c&15], t[c>>4]
+			even, odd := t[c&15]>>16, t[c>>4]>>16
 			at := dst[64*n+4*i:]
 			at[0], at[1], at[2], at[3] = byte(even), byte(even>>8), byte(odd), byte(odd>>8)
 		}

@@ -54,6 +54,30 @@ func dotBF16R3V2AVX2(a *dotArgs)
 //go:noescape
 func dotBF16R1V2AVX2(a *dotArgs)
 
+// dotBF16R3V4AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R3V4AVX2(a *dotArgs)
+
+// dotBF16R1V4AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 4 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R1V4AVX2(a *dotArgs)
+
+// dotBF16R3V8AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R3V8AVX2(a *dotArgs)
+
+// dotBF16R1V8AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R1V8AVX2(a *dotArgs)
+
 // dotF16R2V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 2 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
 //
@@ -78,6 +102,30 @@ func dotF16R3V2AVX2(a *dotArgs)
 //go:noescape
 func dotF16R1V2AVX2(a *dotArgs)
 
+// dotF16R3V4AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R3V4AVX2(a *dotArgs)
+
+// dotF16R1V4AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 4 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R1V4AVX2(a *dotArgs)
+
+// dotF16R3V8AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R3V8AVX2(a *dotArgs)
+
+// dotF16R1V8AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R1V8AVX2(a *dotArgs)
+
 // dotMXFP4R2V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 2 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
 //
@@ -85,10 +133,10 @@ func dotF16R1V2AVX2(a *dotArgs)
 func dotMXFP4R2V1AVX2(a *dotArgs)
 
 // decodeAVX2 widens pairs of groups of 32 weights, one after the other, to bfloat16: dst[i] is E2M1 nibble i of w
-// times the factor of its scale byte. It is kernel.Widen.
+// times the factor of its scale byte. It is kernel.Widen. It asks memory for the weights so many bytes ahead.
 //
 //go:noescape
-func decodeAVX2(dst *byte, w *byte, scale *byte, pairs int, table *byte)
+func decodeAVX2(dst *byte, w *byte, scale *byte, pairs int, table *byte, ahead int)
 
 // packSplit copies blocks of 32 elements of x to dst, of each the 16 even ones first, then the 16 odd ones. It serves
 // both instruction sets.
@@ -346,6 +394,18 @@ func dotBF16R3V4AVX512(a *dotArgs)
 //go:noescape
 func dotBF16R1V4AVX512(a *dotArgs)
 
+// dotBF16R3V8AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R3V8AVX512(a *dotArgs)
+
+// dotBF16R1V8AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R1V8AVX512(a *dotArgs)
+
 // dotF16R8V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 8 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
 //
@@ -382,6 +442,18 @@ func dotF16R3V4AVX512(a *dotArgs)
 //go:noescape
 func dotF16R1V4AVX512(a *dotArgs)
 
+// dotF16R3V8AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R3V8AVX512(a *dotArgs)
+
+// dotF16R1V8AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R1V8AVX512(a *dotArgs)
+
 // dotMXFP4R4V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 4 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
 //
@@ -394,11 +466,41 @@ func dotMXFP4R4V1AVX512(a *dotArgs)
 //go:noescape
 func dotMXFP4R1V1AVX512(a *dotArgs)
 
-// decodeAVX512 widens groups of 32 weights, one after the other, to bfloat16: dst[i] is E2M1 nibble i of w times the
-// factor of its scale byte. It is kernel.Widen.
+// dotMXFP4R4V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 4 rows and 2 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
 //
 //go:noescape
-func decodeAVX512(dst *byte, w *byte, scale *byte, groups int, table *byte)
+func dotMXFP4R4V2AVX512(a *dotArgs)
+
+// dotMXFP4R1V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 2 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
+//
+//go:noescape
+func dotMXFP4R1V2AVX512(a *dotArgs)
+
+// dotMXFP4R3V4AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
+//
+//go:noescape
+func dotMXFP4R3V4AVX512(a *dotArgs)
+
+// dotMXFP4R1V4AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 4 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
+//
+//go:noescape
+func dotMXFP4R1V4AVX512(a *dotArgs)
+
+// dotMXFP4R3V8AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
+//
+//go:noescape
+func dotMXFP4R3V8AVX512(a *dotArgs)
+
+// dotMXFP4R1V8AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 8 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
+//
+//go:noescape
+func dotMXFP4R1V8AVX512(a *dotArgs)
 
 // transposedF32C4V4AVX512 adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for 64 columns and 4 vectors.
 // It is generic.Backend.Transposed for F32 weights.
@@ -591,6 +693,14 @@ func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotBF16R3V2AVX2(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 2:
 		dotBF16R1V2AVX2(a)
+	case int(kernel.BF16)<<8 | 3<<4 | 4:
+		dotBF16R3V4AVX2(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 4:
+		dotBF16R1V4AVX2(a)
+	case int(kernel.BF16)<<8 | 3<<4 | 8:
+		dotBF16R3V8AVX2(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 8:
+		dotBF16R1V8AVX2(a)
 	case int(kernel.F16)<<8 | 2<<4 | 1:
 		dotF16R2V1AVX2(a)
 	case int(kernel.F16)<<8 | 1<<4 | 1:
@@ -599,6 +709,14 @@ func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotF16R3V2AVX2(a)
 	case int(kernel.F16)<<8 | 1<<4 | 2:
 		dotF16R1V2AVX2(a)
+	case int(kernel.F16)<<8 | 3<<4 | 4:
+		dotF16R3V4AVX2(a)
+	case int(kernel.F16)<<8 | 1<<4 | 4:
+		dotF16R1V4AVX2(a)
+	case int(kernel.F16)<<8 | 3<<4 | 8:
+		dotF16R3V8AVX2(a)
+	case int(kernel.F16)<<8 | 1<<4 | 8:
+		dotF16R1V8AVX2(a)
 	case int(kernel.MXFP4)<<8 | 2<<4 | 1:
 		dotMXFP4R2V1AVX2(a)
 	default:
@@ -633,6 +751,10 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotBF16R3V4AVX512(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 4:
 		dotBF16R1V4AVX512(a)
+	case int(kernel.BF16)<<8 | 3<<4 | 8:
+		dotBF16R3V8AVX512(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 8:
+		dotBF16R1V8AVX512(a)
 	case int(kernel.F16)<<8 | 8<<4 | 1:
 		dotF16R8V1AVX512(a)
 	case int(kernel.F16)<<8 | 1<<4 | 1:
@@ -645,10 +767,26 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotF16R3V4AVX512(a)
 	case int(kernel.F16)<<8 | 1<<4 | 4:
 		dotF16R1V4AVX512(a)
+	case int(kernel.F16)<<8 | 3<<4 | 8:
+		dotF16R3V8AVX512(a)
+	case int(kernel.F16)<<8 | 1<<4 | 8:
+		dotF16R1V8AVX512(a)
 	case int(kernel.MXFP4)<<8 | 4<<4 | 1:
 		dotMXFP4R4V1AVX512(a)
 	case int(kernel.MXFP4)<<8 | 1<<4 | 1:
 		dotMXFP4R1V1AVX512(a)
+	case int(kernel.MXFP4)<<8 | 4<<4 | 2:
+		dotMXFP4R4V2AVX512(a)
+	case int(kernel.MXFP4)<<8 | 1<<4 | 2:
+		dotMXFP4R1V2AVX512(a)
+	case int(kernel.MXFP4)<<8 | 3<<4 | 4:
+		dotMXFP4R3V4AVX512(a)
+	case int(kernel.MXFP4)<<8 | 1<<4 | 4:
+		dotMXFP4R1V4AVX512(a)
+	case int(kernel.MXFP4)<<8 | 3<<4 | 8:
+		dotMXFP4R3V8AVX512(a)
+	case int(kernel.MXFP4)<<8 | 1<<4 | 8:
+		dotMXFP4R1V8AVX512(a)
 	default:
 		panic("amd64: no such kernel")
 	}

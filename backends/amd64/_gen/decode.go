@@ -1,44 +1,21 @@
 package main
 
-// decodeKernels widens MXFP4 to bfloat16, which holds every scaled weight exactly. With several vectors that is done once
-// for a few rows, which then go through the bfloat16 dot product.
+// decodeKernels widens MXFP4 to bfloat16, which holds every scaled weight exactly. With AVX2 and several vectors that is done
+// once for a few rows, which then go through the bfloat16 dot product.
 func decodeKernels(f *file, s isa) {
-	if s == avx512 {
-		f.function(`decodeAVX512 widens groups of 32 weights, one after the other, to bfloat16: dst[i] is E2M1 nibble i of w times the factor
-			of its scale byte. It is kernel.Widen.`, "decodeAVX512", "dst *byte", "w *byte", "scale *byte", "groups int", "table *byte")
-		f.p("MOVQ dst+0(FP), DI")
-		f.p("MOVQ w+8(FP), SI")
-		f.p("MOVQ scale+16(FP), DX")
-		f.p("MOVQ groups+24(FP), CX")
-		f.p("MOVQ table+32(FP), R8")
-		f.p("loop:")
-		f.p("MOVBLZX (DX), AX")
-		f.p("SHLQ $5, AX")
-		// A byte becomes the indices low nibble (in the lower word, with rubbish above it) and high nibble (in the upper
-		// one); the table is there twice, so that the fifth index bit does not matter.
-		f.p("VPMOVZXBD (SI), Z0")
-		f.p("VBROADCASTI64X4 (R8)(AX*1), Z1")
-		f.p("VPSLLD $12, Z0, Z2")
-		f.p("VPORD Z2, Z0, Z0")
-		f.p("VPERMW Z1, Z0, Z0")
-		f.p("VMOVDQU64 Z0, (DI)")
-		f.p("INCQ DX")
-		f.p("ADDQ $16, SI")
-		f.p("ADDQ $64, DI")
-		f.p("DECQ CX")
-		f.p("JNZ loop")
-		f.p("VZEROUPPER")
-		f.p("RET")
+	if s != avx2 {
 		return
 	}
 	f.function(`decodeAVX2 widens pairs of groups of 32 weights, one after the other, to bfloat16: dst[i] is E2M1 nibble i of w times the
-		factor of its scale byte. It is kernel.Widen.`, "decodeAVX2", "dst *byte", "w *byte", "scale *byte", "pairs int", "table *byte")
+		factor of its scale byte. It is kernel.Widen. It asks memory for the weights so many bytes ahead.`, "decodeAVX2", "dst *byte", "w *byte", "scale *byte", "pairs int", "table *byte", "ahead int")
 	f.p("MOVQ dst+0(FP), DI")
 	f.p("MOVQ w+8(FP), SI")
 	f.p("MOVQ scale+16(FP), DX")
 	f.p("MOVQ pairs+24(FP), CX")
 	f.p("MOVQ table+32(FP), R8")
+	f.p("MOVQ ahead+40(FP), R9")
 	f.p("loop:")
+	f.p("PREFETCHT1 (SI)(R9*1)")
 	f.p("MOVBLZX (DX), AX")
 	f.p("SHLQ $5, AX")
 	f.p("MOVBLZX 1(DX), BX")

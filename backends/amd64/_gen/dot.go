@@ -7,8 +7,9 @@ import "fmt"
 // F32 and F16 weights keep their order. BF16 and MXFP4 weights come apart cheaply into the even and the odd elements of a
 // block of 32, so their vectors are packed as 16 even, then 16 odd elements a block ("split", below).
 //
-// With AVX2 and two vectors the registers do not hold the accumulators of enough pairs, so a group is swept twice: for the
-// first 16 elements of each block, then for the others. That changes no order, since accumulators are independent.
+// Where the registers do not hold all accumulators of enough pairs, a group is swept several times: a sweep does one or two
+// registers of each pair's lanes, of all vectors or of four. That changes no order, since accumulators are independent, and
+// what a sweep widens serves more vectors.
 //
 // A row's tail, shorter than a block, is a block of its own, which the caller copies to a.tail and fills up with zeros; the
 // packed vectors are filled up with -0. Their product, -0, changes no accumulator: x + -0 is x, whatever x is.
@@ -33,7 +34,10 @@ func (k dotKernel) blockBytes() int {
 }
 
 // panels says that a call may do some of the columns only.
-func (k dotKernel) panels() bool { return k.format != "MXFP4" }
+func (k dotKernel) panels() bool { return k.format != "MXFP4" || k.s == avx512 }
+
+// ahead says that the loop asks memory for the next group while it computes.
+func (k dotKernel) ahead() bool { return k.vectors >= 4 }
 
 // moveSums loads or stores the accumulators of a sweep.
 func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
@@ -48,39 +52,74 @@ func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
 	}
 }
 
-// prefetch asks memory for weights to come. Each row is a stream of its own, which keeps more requests under way than plain
-// reads do; what is asked for beyond the last row's end is the next group. Where a block is less than a cache line the next
-// group is asked for instead, as one stream.
+// prefetch asks memory for weights to come. With few vectors each row is a stream of its own, which keeps more requests under
+// way than plain reads do; what is asked for beyond the last row's end is the next group. Where a block is less than a cache
+// line the next group is asked for instead, as one stream. With many vectors each sweep asks for its share of each row
+// of the next group, so that memory is busy all the time.
 func (k dotKernel) prefetch(f *file) {
-	if k.format != "MXFP4" {
+	switch {
+	case k.ahead():
+		for r := range k.rows {
+			f.p("PREFETCHT0 %s", rowAddress(rAhead, r, 0))
+		}
+		f.p("ADDQ $%d, %s", k.blockBytes()/k.sweeps, rAhead)
+	case k.format != "MXFP4":
 		for r := range k.rows {
 			f.p("PREFETCHT0 %s", weights(r, 1024))
 		}
-		return
+	default:
+		f.p("PREFETCHT0 (%s)", rAhead)
+		f.p("ADDQ $%d, %s", k.rows*k.blockBytes(), rAhead)
 	}
-	f.p("PREFETCHT0 (%s)", rAhead)
-	f.p("ADDQ $%d, %s", k.rows*k.blockBytes(), rAhead)
 }
 
-// parts is the number of accumulator registers of a pair in one sweep.
-func (k dotKernel) parts() int { return 32 / k.s.lanes / k.sweeps }
+// together is the number of vectors in a sweep.
+func (k dotKernel) together() int {
+	if k.s == avx2 {
+		return min(k.vectors, 4)
+	}
+	return k.vectors
+}
 
-func (k dotKernel) acc(r, v, part int) int { return (r*k.vectors+v)*k.parts() + part }
+// sweepsOf is the number of sweeps that a vector takes part in.
+func (k dotKernel) sweepsOf() int { return k.sweeps * k.together() / k.vectors }
+
+// parts is the number of accumulator registers of a pair in one sweep.
+func (k dotKernel) parts() int { return 32 / k.s.lanes / k.sweepsOf() }
+
+// acc is the accumulator register of a row, a vector of the sweep, and a part.
+func (k dotKernel) acc(r, v, part int) int { return (r*k.together()+v)*k.parts() + part }
+
+// sum is where in memory that of any vector and part, counted through all sweeps, is.
+func (k dotKernel) sum(r, v, part int) int {
+	sweep := v/k.together()*k.sweepsOf() + part/k.parts()
+	return k.s.bytes() * (sweep*k.rows*k.together()*k.parts() + k.acc(r, v%k.together(), part%k.parts()))
+}
 
 func dotVariants(s isa) (all []dotKernel) {
-	shapes := [][3]int{{8, 1, 1}, {1, 1, 1}, {4, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}}
-	if s == avx2 {
-		shapes = [][3]int{{2, 1, 1}, {1, 1, 1}, {3, 2, 2}, {1, 2, 2}}
-	}
-	for _, format := range []string{"F32", "BF16", "F16"} {
-		for _, n := range shapes {
+	for _, format := range []string{"F32", "BF16", "F16", "MXFP4"} {
+		for _, n := range dotShapes(s, format) {
 			all = append(all, dotKernel{s, format, n[0], n[1], n[2]})
 		}
 	}
-	if s == avx2 {
-		return append(all, dotKernel{s, "MXFP4", 2, 1, 1})
+	return all
+}
+
+// dotShapes lists rows, vectors and sweeps. Formats that are widened gain from many vectors a sweep.
+func dotShapes(s isa, format string) [][3]int {
+	switch {
+	case s == avx2 && format == "MXFP4":
+		return [][3]int{{2, 1, 1}}
+	case s == avx2 && format == "F32":
+		return [][3]int{{2, 1, 1}, {1, 1, 1}, {3, 2, 2}, {1, 2, 2}}
+	case s == avx2:
+		return [][3]int{{2, 1, 1}, {1, 1, 1}, {3, 2, 2}, {1, 2, 2}, {3, 4, 4}, {1, 4, 4}, {3, 8, 8}, {1, 8, 8}}
+	case format == "F32":
+		return [][3]int{{8, 1, 1}, {1, 1, 1}, {4, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}}
+	case format == "MXFP4":
+		return [][3]int{{4, 1, 1}, {1, 1, 1}, {4, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}, {3, 8, 2}, {1, 8, 2}}
 	}
-	return append(all, dotKernel{s, "MXFP4", 4, 1, 1}, dotKernel{s, "MXFP4", 1, 1, 1})
+	return [][3]int{{8, 1, 1}, {1, 1, 1}, {4, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}, {3, 8, 2}, {1, 8, 2}}
 }
 
 func dotKernels(f *file, s isa) {
@@ -89,11 +128,16 @@ func dotKernels(f *file, s isa) {
 	}
 }
 
-// Registers of the loops. R14 and R15 stay alone.
+// Registers of the loops. A kernel has more than three rows or more than four vectors, never both.
 const (
-	rArgs, rCount, rTmp, rGroups = "AX", "CX", "BX", "R13"
-	rW, rW3, rW6, rRow           = "SI", "DI", "R8", "R9"
-	rX, rXStride, rX3            = "R10", "R11", "R12"
+	rArgs, rCount, rTmp       = "AX", "CX", "BX"
+	rW, rRow                  = "SI", "R9"
+	rW3, rW6                  = "DI", "R8" // rows 3 and 6
+	rX, rXStride, rX3, rX4    = "R10", "R11", "R12", "DI"
+	rDst                      = rX // when the vectors have been read
+	rAhead                    = "DX"
+	rScale, rScaleRow, rTable = "R8", "R13", "R14" // MXFP4 only, which has at most four rows
+	rScale3                   = "R12"
 )
 
 // weights returns the address of byte off of row r of the group.
@@ -105,6 +149,11 @@ func weights(r, off int) string {
 	case 6:
 		base, r = rW6, 0
 	}
+	return rowAddress(base, r, off)
+}
+
+// rowAddress returns the address of byte off of the row r, up to the second, from that of base.
+func rowAddress(base string, r, off int) string {
 	if r == 0 {
 		return fmt.Sprintf("%d(%s)", off, base)
 	}
@@ -113,18 +162,21 @@ func weights(r, off int) string {
 
 // vector returns the address of byte off of the current block of vector v.
 func vector(v, off int) string {
+	base := rX
+	if v >= 4 {
+		base, v = rX4, v-4
+	}
 	switch v {
 	case 0:
-		return fmt.Sprintf("%d(%s)", off, rX)
+		return fmt.Sprintf("%d(%s)", off, base)
 	case 3:
-		return fmt.Sprintf("%d(%s)(%s*1)", off, rX, rX3)
+		return fmt.Sprintf("%d(%s)(%s*1)", off, base, rX3)
 	}
-	return fmt.Sprintf("%d(%s)(%s*%d)", off, rX, rXStride, v)
+	return fmt.Sprintf("%d(%s)(%s*%d)", off, base, rXStride, v)
 }
 
 func (k dotKernel) emit(f *file) {
-	pairs := k.rows * k.vectors
-	accs := pairs * k.parts()
+	accs := k.rows * k.together() * k.parts()
 	if k.format == "MXFP4" && k.s == avx2 {
 		accs = 8
 	}
@@ -132,7 +184,6 @@ func (k dotKernel) emit(f *file) {
 		the next rows until a.groups are done. It is generic.Backend.Dot for %s weights.`, k.name(), k.rows, k.vectors, k.format),
 		k.name(), "a *dotArgs")
 	f.p("MOVQ a+0(FP), %s", rArgs)
-	f.p("MOVQ dotArgs_groups(%s), %s", rArgs, rGroups)
 	if k.vectors > 1 {
 		f.p("MOVQ dotArgs_xStride(%s), %s", rArgs, rXStride)
 		if k.vectors > 3 {
@@ -146,6 +197,9 @@ func (k dotKernel) emit(f *file) {
 		f.p("MOVQ dotArgs_row(%s), %s", rArgs, rRow)
 		f.p("MOVQ dotArgs_x(%s), %s", rArgs, rX)
 		k.pointers(f)
+		if k.ahead() {
+			k.nextGroup(f, sweep)
+		}
 		if k.format == "BF16" && k.s == avx512 {
 			f.p("VMOVUPS %s, %s", f.constant("highHalf", 0xffff0000), k.s.r(k.mask()))
 		}
@@ -173,7 +227,6 @@ func (k dotKernel) emit(f *file) {
 		k.block(f, sweep, accs)
 		k.prefetch(f)
 		k.advance(f)
-		f.p("ADDQ $128, %s", rX)
 		f.p("DECQ %s", rCount)
 		f.p("JNZ %s", loop)
 		f.p("%s:", tail)
@@ -188,7 +241,7 @@ func (k dotKernel) emit(f *file) {
 			k.block(f, sweep, accs)
 			f.p("%s:", done)
 		}
-		if sweep < k.sweeps-1 {
+		if k.sweeps > 1 {
 			k.moveSums(f, sweep, accs, true)
 		}
 	}
@@ -197,7 +250,9 @@ func (k dotKernel) emit(f *file) {
 		reduce := f.newLabel("reduce")
 		f.p("CMPQ dotArgs_last(%s), $0", rArgs)
 		f.p("JNE %s", reduce)
-		k.moveSums(f, k.sweeps-1, accs, true)
+		if k.sweeps == 1 {
+			k.moveSums(f, 0, accs, true)
+		}
 		f.p("JMP %s", next)
 		f.p("%s:", reduce)
 	}
@@ -219,7 +274,7 @@ func (k dotKernel) emit(f *file) {
 		f.p("ADDQ $%d, dotArgs_tailAt(%s)", 128*k.rows, rArgs)
 	}
 	f.p("ADDQ $%d, dotArgs_dstAt(%s)", 4*k.rows, rArgs)
-	f.p("DECQ %s", rGroups)
+	f.p("DECQ dotArgs_groups(%s)", rArgs)
 	f.p("JNZ %s", group)
 	f.p("VZEROUPPER")
 	f.p("RET")
@@ -232,6 +287,26 @@ func (k dotKernel) address(f *file, field, to string) {
 	f.p("ADDQ dotArgs_%sAt(%s), %s", field, rArgs, to)
 }
 
+// nextGroup sets rAhead to the share that a sweep asks for of the next group: that of the same columns, or after the last
+// group that which the caller says.
+func (k dotKernel) nextGroup(f *file, sweep int) {
+	last, known := f.newLabel("last"), f.newLabel("known")
+	f.p("CMPQ dotArgs_groups(%s), $1", rArgs)
+	f.p("JEQ %s", last)
+	f.p("IMUL3Q $%d, %s, %s", k.rows, rRow, rAhead)
+	f.p("ADDQ %s, %s", rW, rAhead)
+	f.p("JMP %s", known)
+	f.p("%s:", last)
+	f.p("MOVQ dotArgs_w(%s), %s", rArgs, rAhead)
+	f.p("ADDQ dotArgs_next(%s), %s", rArgs, rAhead)
+	f.p("%s:", known)
+	if sweep > 0 {
+		f.p("MOVQ dotArgs_blocks(%s), %s", rArgs, rTmp)
+		f.p("IMUL3Q $%d, %s, %s", sweep*k.blockBytes()/k.sweeps, rTmp, rTmp)
+		f.p("ADDQ %s, %s", rTmp, rAhead)
+	}
+}
+
 // pointers sets up the row pointers that weights needs besides rW.
 func (k dotKernel) pointers(f *file) {
 	if k.rows > 3 {
@@ -242,14 +317,21 @@ func (k dotKernel) pointers(f *file) {
 		f.p("LEAQ (%s)(%s*2), %s", rW3, rRow, rW6)
 		f.p("ADDQ %s, %s", rRow, rW6)
 	}
+	if k.vectors > 4 {
+		f.p("LEAQ (%s)(%s*4), %s", rX, rXStride, rX4)
+	}
 	if k.format == "MXFP4" {
 		k.address(f, "scale", rScale)
 		f.p("MOVQ dotArgs_scaleRow(%s), %s", rArgs, rScaleRow)
-		f.p("LEAQ (%s)(%s*2), %s", rScale, rScaleRow, rScale3)
-		f.p("ADDQ %s, %s", rScaleRow, rScale3)
+		if k.rows > 3 {
+			f.p("LEAQ (%s)(%s*2), %s", rScale, rScaleRow, rScale3)
+			f.p("ADDQ %s, %s", rScaleRow, rScale3)
+		}
 		f.p("MOVQ dotArgs_table(%s), %s", rArgs, rTable)
-		f.p("IMUL3Q $%d, %s, %s", k.rows, rRow, rAhead)
-		f.p("ADDQ %s, %s", rW, rAhead)
+		if !k.ahead() {
+			f.p("IMUL3Q $%d, %s, %s", k.rows, rRow, rAhead)
+			f.p("ADDQ %s, %s", rW, rAhead)
+		}
 	}
 }
 
@@ -264,7 +346,13 @@ func (k dotKernel) advance(f *file) {
 	}
 	if k.format == "MXFP4" {
 		f.p("INCQ %s", rScale)
-		f.p("INCQ %s", rScale3)
+		if k.rows > 3 {
+			f.p("INCQ %s", rScale3)
+		}
+	}
+	f.p("ADDQ $128, %s", rX)
+	if k.vectors > 4 {
+		f.p("ADDQ $128, %s", rX4)
 	}
 }
 
@@ -272,28 +360,29 @@ func (k dotKernel) advance(f *file) {
 // an accumulator register.
 func (k dotKernel) place(sweep, part int) (w, x int) {
 	if !k.split() {
-		at := sweep*64 + part*k.s.bytes()
+		at := k.counted(sweep, part) * k.s.bytes()
 		return at * k.blockBytes() / 128, at
 	}
-	if k.s == avx512 {
-		return 0, 64 * part
-	}
-	quarter := sweep + part/2
-	return 32 * quarter, 64*(part%2) + 32*quarter
+	p := k.counted(sweep, part)
+	return k.s.bytes() * (p / 2), 64*(p%2) + k.s.bytes()*(p/2)
 }
 
-// widen puts the weights of a part into register t.
+// counted is a part of a sweep, counted through the sweeps of its vectors.
+func (k dotKernel) counted(sweep, part int) int { return sweep%k.sweepsOf()*k.parts() + part }
+
+// widen puts the weights of a part, counted through all sweeps, into register t.
 func (k dotKernel) widen(f *file, r, w, part, t int) {
+	even := part%2 == 0 // where even and odd elements are apart
 	switch {
 	case k.format == "F32":
 		f.p("VMOVUPS %s, %s", weights(r, w), k.s.r(t))
 	case k.format == "F16":
 		f.p("VCVTPH2PS %s, %s", weights(r, w), k.s.r(t))
-	case k.s == avx512 && part%2 == 0:
+	case k.s == avx512 && even:
 		f.p("VPSLLD $16, %s, %s", weights(r, w), k.s.r(t))
 	case k.s == avx512:
 		f.p("VPANDD %s, %s, %s", weights(r, w), k.s.r(k.mask()), k.s.r(t))
-	case part%2 == 0:
+	case even:
 		f.p("VMOVUPS %s, %s", weights(r, w), k.s.r(t))
 		f.p("VPSLLD $16, %s, %s", k.s.r(t), k.s.r(t))
 	default:
@@ -308,7 +397,7 @@ func (k dotKernel) mask() int { return k.s.regs - 1 }
 // block adds one block of 32 to the accumulators.
 func (k dotKernel) block(f *file, sweep, accs int) {
 	if k.format == "MXFP4" {
-		k.blockMXFP4(f, accs)
+		k.blockMXFP4(f, sweep, accs)
 		return
 	}
 	free := accs
@@ -323,30 +412,28 @@ func (k dotKernel) block(f *file, sweep, accs int) {
 					continue
 				}
 				t := free + 1 + r%2
-				k.widen(f, r, w, part, t)
+				k.widen(f, r, w, k.counted(sweep, part), t)
 				f.p("VFMADD231PS %s, %s, %s", k.s.r(t), k.s.r(xr), k.s.r(k.acc(r, 0, part)))
 			}
 			continue
 		}
 		for r := range k.rows {
-			k.widen(f, r, w, part, free+r)
+			k.widen(f, r, w, k.counted(sweep, part), free+r)
 		}
-		for v := range k.vectors {
+		first := sweep / k.sweepsOf() * k.together()
+		for v := range k.together() {
 			if k.rows == 1 {
-				f.p("VFMADD231PS %s, %s, %s", vector(v, x), k.s.r(free), k.s.r(k.acc(0, v, part)))
+				f.p("VFMADD231PS %s, %s, %s", vector(first+v, x), k.s.r(free), k.s.r(k.acc(0, v, part)))
 				continue
 			}
 			xr := free + k.rows
-			f.p("VMOVUPS %s, %s", vector(v, x), k.s.r(xr))
+			f.p("VMOVUPS %s, %s", vector(first+v, x), k.s.r(xr))
 			for r := range k.rows {
 				f.p("VFMADD231PS %s, %s, %s", k.s.r(free+r), k.s.r(xr), k.s.r(k.acc(r, v, part)))
 			}
 		}
 	}
 }
-
-// Registers of the MXFP4 loops, which have one vector and at most four rows.
-const rScale, rScaleRow, rScale3, rTable, rAhead = "R11", "R12", "R8", "R14", "DX"
 
 // blockMXFP4 looks the weights up in the table of their scale byte, which holds all 16 of them, signs included.
 //
@@ -355,7 +442,7 @@ const rScale, rScaleRow, rScale3, rTable, rAhead = "R11", "R12", "R8", "R14", "D
 //
 // AVX2: 16 upper bytes and 16 lower bytes of the bfloat16 each weight is. Two rows lie side by side in the halves of a
 // register, so that the accumulators of a row are eight registers of four.
-func (k dotKernel) blockMXFP4(f *file, accs int) {
+func (k dotKernel) blockMXFP4(f *file, sweep, accs int) {
 	scale := func(r int) string {
 		switch r {
 		case 0:
@@ -364,6 +451,32 @@ func (k dotKernel) blockMXFP4(f *file, accs int) {
 			return fmt.Sprintf("(%s)", rScale3)
 		}
 		return fmt.Sprintf("(%s)(%s*%d)", rScale, rScaleRow, r)
+	}
+	if k.s == avx512 && k.vectors > 1 {
+		for part := range k.parts() {
+			odd := k.counted(sweep, part) == 1
+			x := accs + k.rows
+			for r := range k.rows {
+				f.p("MOVBLZX %s, %s", scale(r), rTmp)
+				f.p("SHLQ $6, %s", rTmp)
+				f.p("VPMOVZXBD %s, Z%d", weights(r, 0), accs+r)
+				if odd {
+					f.p("VPSRLD $4, Z%d, Z%d", accs+r, accs+r)
+				}
+				f.p("VPERMPS (%s)(%s*1), Z%d, Z%d", rTable, rTmp, accs+r, accs+r)
+			}
+			for v := range k.vectors {
+				at := 0
+				if odd {
+					at = 64
+				}
+				f.p("VMOVUPS %s, Z%d", vector(v, at), x)
+				for r := range k.rows {
+					f.p("VFMADD231PS Z%d, Z%d, Z%d", accs+r, x, k.acc(r, v, part))
+				}
+			}
+		}
+		return
 	}
 	if k.s == avx512 {
 		f.p("VMOVUPS (%s), Z%d", rX, accs)
@@ -434,35 +547,64 @@ func (k dotKernel) reduce(f *file, accs int) {
 		f.p("VMOVSS X%d, 4(%s)", out, rTmp)
 		return
 	}
-	// First bring each pair to one register of sums (two where even and odd elements are apart).
-	perPair := k.parts()
-	if k.sweeps == 2 {
+	if k.sweeps == 1 {
+		for i := range k.rows * k.vectors {
+			for h := k.parts() / 2; h >= k.apart(); h /= 2 {
+				for p := range h {
+					at := i*k.parts() + p
+					f.p("VADDPS %s, %s, %s", k.s.r(at+h), k.s.r(at), k.s.r(at))
+				}
+			}
+		}
+		k.finish(f, 0, k.vectors, k.parts())
+		return
+	}
+	// The accumulators are in memory: so many vectors at a time as a register's quarters hold results.
+	const inAll = 32
+	for from := 0; from < k.vectors; from += k.s.lanes / 4 {
+		vectors := min(k.s.lanes/4, k.vectors-from)
 		k.address(f, "sums", rTmp)
+		for r := range k.rows {
+			for v := range vectors {
+				at := func(part int) string {
+					return fmt.Sprintf("%d(%s)", k.sum(r, from+v, part), rTmp)
+				}
+				to := (r*vectors + v) * k.apart()
+				h := inAll / k.s.lanes / 2
+				for p := range max(h, k.apart()) {
+					// Where the parts of a pair take more registers than it may keep, those beyond the kept ones are free.
+					t := to + p
+					if p >= k.apart() {
+						t = k.rows*vectors*k.apart() + p
+					}
+					f.p("VMOVUPS %s, %s", at(p), k.s.r(t))
+					if h >= k.apart() {
+						f.p("VADDPS %s, %s, %s", at(p+h), k.s.r(t), k.s.r(t))
+					}
+					if p >= k.apart() {
+						f.p("VADDPS %s, %s, %s", k.s.r(t), k.s.r(to), k.s.r(to))
+					}
+				}
+			}
+		}
+		k.finish(f, from, vectors, k.apart())
 	}
-	per := 1
+}
+
+// apart is the number of registers that a pair's accumulators come down to lane by lane: even and odd elements are added last.
+func (k dotKernel) apart() int {
 	if k.split() {
-		per = 2
+		return 2
 	}
-	for i := range k.rows * k.vectors {
-		base := i * perPair
-		if k.sweeps == 2 {
-			for p := range perPair {
-				f.p("VADDPS %d(%s), %s, %s", 32*(base+p), rTmp, k.s.r(base+p), k.s.r(base+p))
-			}
-		}
-		for h := perPair * k.sweeps / 2; h >= per; h /= 2 {
-			if h >= perPair {
-				continue // done with the spilled half
-			}
-			for p := range h {
-				f.p("VADDPS %s, %s, %s", k.s.r(base+p+h), k.s.r(base+p), k.s.r(base+p))
-			}
-		}
-	}
-	// Then merge registers, halving the lanes of each: the sum at index i ends up in 128-bit lane i%quads, slot i/quads.
+	return 1
+}
+
+// finish adds up the lanes of the pairs of vectors from.., whose registers start step apart, and stores the sums.
+func (k dotKernel) finish(f *file, from, vectors, step int) {
+	// Registers are merged, halving the lanes of each: the sum at index i ends up in 128-bit lane i%quads, slot i/quads.
 	quads := k.s.lanes / 4
 	n := network{f: f, s: k.s}
-	for i := accs; i < k.s.regs; i++ {
+	for i := k.rows * vectors * step; i < k.s.regs; i++ {
 		n.free = append(n.free, i)
 	}
 	place := func(r, v int) (lane, slot int) {
@@ -472,17 +614,17 @@ func (k dotKernel) reduce(f *file, accs int) {
 		return v, r
 	}
 	var finals []int
-	for net := range per {
+	for net := range k.apart() {
 		items := make([]int, 4*quads)
 		for i := range items {
 			items[i] = -1
 		}
 		used := false
 		for r := range k.rows {
-			for v := range k.vectors {
+			for v := range vectors {
 				lane, slot := place(r, v)
-				base := (r*k.vectors + v) * perPair
-				if per == 1 {
+				base := (r*vectors + v) * step
+				if !k.split() {
 					items[quads*slot+lane] = base
 					used = true
 				} else if slot/2 == net {
@@ -496,23 +638,25 @@ func (k dotKernel) reduce(f *file, accs int) {
 			finals = append(finals, n.run(items))
 		}
 	}
-	out = finals[0]
-	if per == 2 {
+	out := finals[0]
+	if k.split() {
 		out = n.merge(out, finals[len(finals)-1], 1) // even + odd
 	}
 	k.canonical(f, out)
-	// Lane v holds the rows of vector v (or row 4*lane+slot where there is one vector).
-	k.address(f, "dst", rTmp)
+	// Lane v holds the rows of vector from+v (or row 4*lane+slot where there is one vector).
+	if from == 0 {
+		k.address(f, "dst", rDst)
+	}
 	if k.vectors == 1 {
 		for r := 0; r < k.rows; r += 4 {
-			k.store(f, out, r/4, min(4, k.rows-r), fmt.Sprintf("%d(%s)", 4*r, rTmp), fmt.Sprintf("%d(%s)", 4*r+8, rTmp))
+			k.store(f, out, r/4, min(4, k.rows-r), fmt.Sprintf("%d(%s)", 4*r, rDst), fmt.Sprintf("%d(%s)", 4*r+8, rDst))
 		}
 		return
 	}
-	for v := range k.vectors {
-		k.store(f, out, v, k.rows, fmt.Sprintf("(%s)", rTmp), fmt.Sprintf("8(%s)", rTmp))
-		if v < k.vectors-1 {
-			f.p("ADDQ dotArgs_stride(%s), %s", rArgs, rTmp)
+	for v := range vectors {
+		k.store(f, out, v, k.rows, fmt.Sprintf("(%s)", rDst), fmt.Sprintf("8(%s)", rDst))
+		if from+v < k.vectors-1 {
+			f.p("ADDQ dotArgs_stride(%s), %s", rArgs, rDst)
 		}
 	}
 }
