@@ -158,27 +158,28 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 // shape is what a function takes at a time.
 type shape struct{ rows, vectors int }
 
-// shapes lists the functions for a format, those for most vectors first. Each has a twin for one row.
-func (b backend) shapes(f kernel.Format) []shape {
+// shapes lists the functions for a format and a number of vectors, those for most vectors first. Each has a twin for one row.
+func (b backend) shapes(f kernel.Format, vectors int) []shape {
 	switch {
 	case b.set == avx512 && f == kernel.F32:
-		return shapesAVX512[1:]
-	case b.set == avx512 && f == kernel.MXFP4:
-		return shapesMXFP4AVX512
+		return shapes[1:]
 	case b.set == avx512:
-		return shapesAVX512
-	case f == kernel.F32:
-		return shapesAVX2[2:]
+		return shapes
 	case f == kernel.MXFP4:
-		return shapesAVX2[3:]
+		return shapeMXFP4AVX2
+	case vectors == 2:
+		return shapeTwoAVX2
+	case f == kernel.F32:
+		return shapes[2:]
 	}
-	return shapesAVX2
+	return shapes
 }
 
 var (
-	shapesAVX512      = []shape{{3, 8}, {3, 4}, {4, 2}, {8, 1}}
-	shapesMXFP4AVX512 = []shape{{3, 8}, {3, 4}, {4, 2}, {4, 1}}
-	shapesAVX2        = []shape{{3, 8}, {3, 4}, {3, 2}, {2, 1}}
+	shapes         = []shape{{3, 8}, {3, 4}, {3, 2}, {3, 1}}
+	shapeMXFP4AVX2 = []shape{{2, 1}}
+	// Two vectors alone wait for memory: the function that goes through the rows once.
+	shapeTwoAVX2 = []shape{{1, 2}}
 )
 
 // Dot is generic.Backend.Dot.
@@ -212,7 +213,7 @@ func (b backend) Dot(dst []float32, stride int, w kernel.Tile, x []float32, vect
 func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, vectors int, tails *byte, s *scratch) {
 	packed := b.PackedLen(w.Format, w.Cols)
 	blocks := w.Cols / block
-	format, shapes := w.Format, b.shapes(w.Format)
+	format, list := w.Format, b.shapes(w.Format, vectors)
 	a := dotArgs{stride: uintptr(4 * stride), row: uintptr(w.Format.RowBytes(w.Stride)), xStride: uintptr(4 * packed)}
 	if w.Format == kernel.MXFP4 {
 		a.scaleRow = uintptr(w.Cols / kernel.GroupSize)
@@ -225,10 +226,10 @@ func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, 
 	switch {
 	case decoded:
 		chunk, panel = chunkRows, panelBlocks
-		format, shapes, a.row = kernel.BF16, b.shapes(kernel.BF16), uintptr(kernel.BF16.RowBytes(panel*block))
+		format, list, a.row = kernel.BF16, shapes, uintptr(kernel.BF16.RowBytes(panel*block))
 	case vectors >= panelVectors && blocks > panelBlocks:
 		chunk, panel = chunkRows, panelBlocks
-	case vectors >= panelVectors || vectors > shapes[0].vectors:
+	case vectors >= panelVectors || vectors > list[0].vectors:
 		chunk = max(1, chunkBytes/int(a.row)/chunkRows) * chunkRows
 	}
 	for from := 0; from < w.Rows; from += chunk {
@@ -253,7 +254,7 @@ func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, 
 				a.w = &w.Data[from*int(a.row)+format.RowBytes(p*block)]
 			}
 			for v := 0; v < vectors; {
-				shape := take(shapes, vectors-v)
+				shape := take(list, vectors-v)
 				a.x = &x[v*packed+p*block]
 				a.tail, a.tailX = nil, nil
 				if end && tails != nil {

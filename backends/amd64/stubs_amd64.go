@@ -6,11 +6,11 @@ package amd64
 
 import "github.com/k3infer/k3/core/kernel"
 
-// dotF32R2V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 2 rows and 1 vectors at a time, and
+// dotF32R3V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
 //
 //go:noescape
-func dotF32R2V1AVX2(a *dotArgs)
+func dotF32R3V1AVX2(a *dotArgs)
 
 // dotF32R1V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
@@ -30,11 +30,11 @@ func dotF32R3V2AVX2(a *dotArgs)
 //go:noescape
 func dotF32R1V2AVX2(a *dotArgs)
 
-// dotBF16R2V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 2 rows and 1 vectors at a time, and
+// dotBF16R3V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
 //
 //go:noescape
-func dotBF16R2V1AVX2(a *dotArgs)
+func dotBF16R3V1AVX2(a *dotArgs)
 
 // dotBF16R1V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
@@ -78,11 +78,11 @@ func dotBF16R3V8AVX2(a *dotArgs)
 //go:noescape
 func dotBF16R1V8AVX2(a *dotArgs)
 
-// dotF16R2V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 2 rows and 1 vectors at a time, and
+// dotF16R3V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
 //
 //go:noescape
-func dotF16R2V1AVX2(a *dotArgs)
+func dotF16R3V1AVX2(a *dotArgs)
 
 // dotF16R1V1AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
@@ -322,11 +322,11 @@ func readAVX2(p *byte, lines int, sum *uint64)
 //go:noescape
 func peakAVX2(n int)
 
-// dotF32R8V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 8 rows and 1 vectors at a time, and
+// dotF32R3V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
 //
 //go:noescape
-func dotF32R8V1AVX512(a *dotArgs)
+func dotF32R3V1AVX512(a *dotArgs)
 
 // dotF32R1V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
@@ -334,11 +334,11 @@ func dotF32R8V1AVX512(a *dotArgs)
 //go:noescape
 func dotF32R1V1AVX512(a *dotArgs)
 
-// dotF32R4V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 4 rows and 2 vectors at a time, and
+// dotF32R3V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 2 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
 //
 //go:noescape
-func dotF32R4V2AVX512(a *dotArgs)
+func dotF32R3V2AVX512(a *dotArgs)
 
 // dotF32R1V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 2 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
@@ -358,11 +358,11 @@ func dotF32R3V4AVX512(a *dotArgs)
 //go:noescape
 func dotF32R1V4AVX512(a *dotArgs)
 
-// dotBF16R8V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 8 rows and 1 vectors at a time, and
+// dotBF16R3V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
 //
 //go:noescape
-func dotBF16R8V1AVX512(a *dotArgs)
+func dotBF16R3V1AVX512(a *dotArgs)
 
 // dotBF16R1V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
@@ -370,11 +370,11 @@ func dotBF16R8V1AVX512(a *dotArgs)
 //go:noescape
 func dotBF16R1V1AVX512(a *dotArgs)
 
-// dotBF16R4V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 4 rows and 2 vectors at a time, and
+// dotBF16R3V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 2 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
 //
 //go:noescape
-func dotBF16R4V2AVX512(a *dotArgs)
+func dotBF16R3V2AVX512(a *dotArgs)
 
 // dotBF16R1V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 2 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
@@ -406,11 +406,11 @@ func dotBF16R3V8AVX512(a *dotArgs)
 //go:noescape
 func dotBF16R1V8AVX512(a *dotArgs)
 
-// dotF16R8V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 8 rows and 1 vectors at a time, and
+// dotF16R3V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
 //
 //go:noescape
-func dotF16R8V1AVX512(a *dotArgs)
+func dotF16R3V1AVX512(a *dotArgs)
 
 // dotF16R1V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
@@ -418,11 +418,11 @@ func dotF16R8V1AVX512(a *dotArgs)
 //go:noescape
 func dotF16R1V1AVX512(a *dotArgs)
 
-// dotF16R4V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 4 rows and 2 vectors at a time, and
+// dotF16R3V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 2 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
 //
 //go:noescape
-func dotF16R4V2AVX512(a *dotArgs)
+func dotF16R3V2AVX512(a *dotArgs)
 
 // dotF16R1V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 2 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
@@ -454,11 +454,11 @@ func dotF16R3V8AVX512(a *dotArgs)
 //go:noescape
 func dotF16R1V8AVX512(a *dotArgs)
 
-// dotMXFP4R4V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 4 rows and 1 vectors at a time, and
+// dotMXFP4R3V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
 //
 //go:noescape
-func dotMXFP4R4V1AVX512(a *dotArgs)
+func dotMXFP4R3V1AVX512(a *dotArgs)
 
 // dotMXFP4R1V1AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 1 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
@@ -466,11 +466,11 @@ func dotMXFP4R4V1AVX512(a *dotArgs)
 //go:noescape
 func dotMXFP4R1V1AVX512(a *dotArgs)
 
-// dotMXFP4R4V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 4 rows and 2 vectors at a time, and
+// dotMXFP4R3V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 2 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
 //
 //go:noescape
-func dotMXFP4R4V2AVX512(a *dotArgs)
+func dotMXFP4R3V2AVX512(a *dotArgs)
 
 // dotMXFP4R1V2AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 2 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
@@ -677,16 +677,16 @@ func peakAVX512(n int)
 // dotAVX2 calls the function for rows of a format, some rows and vectors at a time.
 func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {
 	switch dotShape(f, rows, vectors) {
-	case int(kernel.F32)<<8 | 2<<4 | 1:
-		dotF32R2V1AVX2(a)
+	case int(kernel.F32)<<8 | 3<<4 | 1:
+		dotF32R3V1AVX2(a)
 	case int(kernel.F32)<<8 | 1<<4 | 1:
 		dotF32R1V1AVX2(a)
 	case int(kernel.F32)<<8 | 3<<4 | 2:
 		dotF32R3V2AVX2(a)
 	case int(kernel.F32)<<8 | 1<<4 | 2:
 		dotF32R1V2AVX2(a)
-	case int(kernel.BF16)<<8 | 2<<4 | 1:
-		dotBF16R2V1AVX2(a)
+	case int(kernel.BF16)<<8 | 3<<4 | 1:
+		dotBF16R3V1AVX2(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 1:
 		dotBF16R1V1AVX2(a)
 	case int(kernel.BF16)<<8 | 3<<4 | 2:
@@ -701,8 +701,8 @@ func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotBF16R3V8AVX2(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 8:
 		dotBF16R1V8AVX2(a)
-	case int(kernel.F16)<<8 | 2<<4 | 1:
-		dotF16R2V1AVX2(a)
+	case int(kernel.F16)<<8 | 3<<4 | 1:
+		dotF16R3V1AVX2(a)
 	case int(kernel.F16)<<8 | 1<<4 | 1:
 		dotF16R1V1AVX2(a)
 	case int(kernel.F16)<<8 | 3<<4 | 2:
@@ -727,24 +727,24 @@ func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {
 // dotAVX512 calls the function for rows of a format, some rows and vectors at a time.
 func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 	switch dotShape(f, rows, vectors) {
-	case int(kernel.F32)<<8 | 8<<4 | 1:
-		dotF32R8V1AVX512(a)
+	case int(kernel.F32)<<8 | 3<<4 | 1:
+		dotF32R3V1AVX512(a)
 	case int(kernel.F32)<<8 | 1<<4 | 1:
 		dotF32R1V1AVX512(a)
-	case int(kernel.F32)<<8 | 4<<4 | 2:
-		dotF32R4V2AVX512(a)
+	case int(kernel.F32)<<8 | 3<<4 | 2:
+		dotF32R3V2AVX512(a)
 	case int(kernel.F32)<<8 | 1<<4 | 2:
 		dotF32R1V2AVX512(a)
 	case int(kernel.F32)<<8 | 3<<4 | 4:
 		dotF32R3V4AVX512(a)
 	case int(kernel.F32)<<8 | 1<<4 | 4:
 		dotF32R1V4AVX512(a)
-	case int(kernel.BF16)<<8 | 8<<4 | 1:
-		dotBF16R8V1AVX512(a)
+	case int(kernel.BF16)<<8 | 3<<4 | 1:
+		dotBF16R3V1AVX512(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 1:
 		dotBF16R1V1AVX512(a)
-	case int(kernel.BF16)<<8 | 4<<4 | 2:
-		dotBF16R4V2AVX512(a)
+	case int(kernel.BF16)<<8 | 3<<4 | 2:
+		dotBF16R3V2AVX512(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 2:
 		dotBF16R1V2AVX512(a)
 	case int(kernel.BF16)<<8 | 3<<4 | 4:
@@ -755,12 +755,12 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotBF16R3V8AVX512(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 8:
 		dotBF16R1V8AVX512(a)
-	case int(kernel.F16)<<8 | 8<<4 | 1:
-		dotF16R8V1AVX512(a)
+	case int(kernel.F16)<<8 | 3<<4 | 1:
+		dotF16R3V1AVX512(a)
 	case int(kernel.F16)<<8 | 1<<4 | 1:
 		dotF16R1V1AVX512(a)
-	case int(kernel.F16)<<8 | 4<<4 | 2:
-		dotF16R4V2AVX512(a)
+	case int(kernel.F16)<<8 | 3<<4 | 2:
+		dotF16R3V2AVX512(a)
 	case int(kernel.F16)<<8 | 1<<4 | 2:
 		dotF16R1V2AVX512(a)
 	case int(kernel.F16)<<8 | 3<<4 | 4:
@@ -771,12 +771,12 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotF16R3V8AVX512(a)
 	case int(kernel.F16)<<8 | 1<<4 | 8:
 		dotF16R1V8AVX512(a)
-	case int(kernel.MXFP4)<<8 | 4<<4 | 1:
-		dotMXFP4R4V1AVX512(a)
+	case int(kernel.MXFP4)<<8 | 3<<4 | 1:
+		dotMXFP4R3V1AVX512(a)
 	case int(kernel.MXFP4)<<8 | 1<<4 | 1:
 		dotMXFP4R1V1AVX512(a)
-	case int(kernel.MXFP4)<<8 | 4<<4 | 2:
-		dotMXFP4R4V2AVX512(a)
+	case int(kernel.MXFP4)<<8 | 3<<4 | 2:
+		dotMXFP4R3V2AVX512(a)
 	case int(kernel.MXFP4)<<8 | 1<<4 | 2:
 		dotMXFP4R1V2AVX512(a)
 	case int(kernel.MXFP4)<<8 | 3<<4 | 4:

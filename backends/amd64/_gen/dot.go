@@ -53,8 +53,8 @@ func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
 }
 
 // prefetch asks memory for weights to come. With few vectors each row is a stream of its own, which keeps more requests under
-// way than plain reads do; what is asked for beyond the last row's end is the next group. Where a block is less than a cache
-// line the next group is asked for instead, as one stream. With many vectors each sweep asks for its share of each row
+// way than plain reads do: it is asked for aheadBytes ahead, and at its end, for the beginning of a row of the next group.
+// Where a block is less than a cache line the next group is asked for instead, as one stream. With many vectors each sweep asks for its share of each row
 // of the next group, so that memory is busy all the time.
 func (k dotKernel) prefetch(f *file) {
 	switch {
@@ -63,14 +63,30 @@ func (k dotKernel) prefetch(f *file) {
 			f.p("PREFETCHT0 %s", rowAddress(rAhead, r, 0))
 		}
 		f.p("ADDQ $%d, %s", k.blockBytes()/k.sweeps, rAhead)
-	case k.format != "MXFP4":
+	case k.streams():
 		for r := range k.rows {
-			f.p("PREFETCHT0 %s", weights(r, 1024))
+			f.p("PREFETCHT0 %s", rowAddress(rAhead, r, aheadBytes))
 		}
+		f.p("ADDQ $%d, %s", k.blockBytes(), rAhead)
 	default:
 		f.p("PREFETCHT0 (%s)", rAhead)
 		f.p("ADDQ $%d, %s", k.rows*k.blockBytes(), rAhead)
 	}
+}
+
+const aheadBytes = 2048
+
+// streams says that the loop asks for each row apart.
+func (k dotKernel) streams() bool { return !k.ahead() && k.format != "MXFP4" }
+
+// leave lets what the loop asks for jump from the end of its rows, where they are aheadBytes from their ends, to the next group.
+func (k dotKernel) leave(f *file) {
+	f.p("MOVQ dotArgs_blocks(%s), %s", rArgs, rTmp)
+	f.p("IMUL3Q $%d, %s, %s", k.blockBytes(), rTmp, rTmp)
+	f.p("SUBQ %s, %s", rTmp, rAhead)
+	f.p("IMUL3Q $%d, %s, %s", k.rows, rRow, rTmp)
+	f.p("ADDQ %s, %s", rTmp, rAhead)
+	f.p("MOVQ $1, %s", rTmp)
 }
 
 // together is the number of vectors in a sweep.
@@ -106,20 +122,22 @@ func dotVariants(s isa) (all []dotKernel) {
 }
 
 // dotShapes lists rows, vectors and sweeps. Formats that are widened gain from many vectors a sweep.
-func dotShapes(s isa, format string) [][3]int {
+func dotShapes(s isa, format string) (shapes [][3]int) {
 	switch {
-	case s == avx2 && format == "MXFP4":
-		return [][3]int{{2, 1, 1}}
-	case s == avx2 && format == "F32":
-		return [][3]int{{2, 1, 1}, {1, 1, 1}, {3, 2, 2}, {1, 2, 2}}
-	case s == avx2:
-		return [][3]int{{2, 1, 1}, {1, 1, 1}, {3, 2, 2}, {1, 2, 2}, {3, 4, 4}, {1, 4, 4}, {3, 8, 8}, {1, 8, 8}}
-	case format == "F32":
-		return [][3]int{{8, 1, 1}, {1, 1, 1}, {4, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}}
+	case s == avx512:
+		shapes = [][3]int{{3, 1, 1}, {1, 1, 1}, {3, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}}
+		if format != "F32" {
+			shapes = append(shapes, [][3]int{{3, 8, 2}, {1, 8, 2}}...)
+		}
 	case format == "MXFP4":
-		return [][3]int{{4, 1, 1}, {1, 1, 1}, {4, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}, {3, 8, 2}, {1, 8, 2}}
+		shapes = [][3]int{{2, 1, 1}}
+	default:
+		shapes = [][3]int{{3, 1, 1}, {1, 1, 1}, {3, 2, 2}, {1, 2, 1}}
+		if format != "F32" {
+			shapes = append(shapes, [][3]int{{3, 4, 4}, {1, 4, 4}, {3, 8, 8}, {1, 8, 8}}...)
+		}
 	}
-	return [][3]int{{8, 1, 1}, {1, 1, 1}, {4, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}, {3, 8, 2}, {1, 8, 2}}
+	return shapes
 }
 
 func dotKernels(f *file, s isa) {
@@ -128,31 +146,19 @@ func dotKernels(f *file, s isa) {
 	}
 }
 
-// Registers of the loops. A kernel has more than three rows or more than four vectors, never both.
+// Registers of the loops.
 const (
 	rArgs, rCount, rTmp       = "AX", "CX", "BX"
-	rW, rRow                  = "SI", "R9"
-	rW3, rW6                  = "DI", "R8" // rows 3 and 6
+	rW, rRow, rAhead          = "SI", "R9", "DX"
 	rX, rXStride, rX3, rX4    = "R10", "R11", "R12", "DI"
-	rDst                      = rX // when the vectors have been read
-	rAhead                    = "DX"
-	rScale, rScaleRow, rTable = "R8", "R13", "R14" // MXFP4 only, which has at most four rows
-	rScale3                   = "R12"
+	rDst                      = rX                 // when the vectors have been read
+	rScale, rScaleRow, rTable = "R8", "R13", "R14" // MXFP4 only
 )
 
 // weights returns the address of byte off of row r of the group.
-func weights(r, off int) string {
-	base := rW
-	switch r {
-	case 3, 5, 7:
-		base, r = rW3, r-3
-	case 6:
-		base, r = rW6, 0
-	}
-	return rowAddress(base, r, off)
-}
+func weights(r, off int) string { return rowAddress(rW, r, off) }
 
-// rowAddress returns the address of byte off of the row r, up to the second, from that of base.
+// rowAddress returns the address of byte off of row r from that of row 0.
 func rowAddress(base string, r, off int) string {
 	if r == 0 {
 		return fmt.Sprintf("%d(%s)", off, base)
@@ -223,12 +229,27 @@ func (k dotKernel) emit(f *file) {
 		tail, loop, done := f.newLabel("tail"), f.newLabel("block"), f.newLabel("done")
 		f.p("TESTQ %s, %s", rCount, rCount)
 		f.p("JZ %s", tail)
+		leaving, near := f.newLabel("leaving"), aheadBytes/max(1, k.blockBytes())
+		if k.streams() {
+			f.p("MOVQ %s, %s", rW, rAhead)
+			f.p("MOVQ $0, %s", rTmp)
+			f.p("SUBQ $%d, %s", near, rCount)
+			f.p("JHI %s", loop)
+			f.p("ADDQ $%d, %s", near, rCount)
+			f.p("%s:", leaving)
+			k.leave(f)
+		}
 		f.p("%s:", loop)
 		k.block(f, sweep, accs)
 		k.prefetch(f)
 		k.advance(f)
 		f.p("DECQ %s", rCount)
 		f.p("JNZ %s", loop)
+		if k.streams() {
+			f.p("MOVQ $%d, %s", near, rCount)
+			f.p("TESTQ %s, %s", rTmp, rTmp)
+			f.p("JZ %s", leaving)
+		}
 		f.p("%s:", tail)
 		if k.format != "MXFP4" {
 			f.p("MOVQ dotArgs_tail(%s), %s", rArgs, rW)
@@ -307,26 +328,14 @@ func (k dotKernel) nextGroup(f *file, sweep int) {
 	}
 }
 
-// pointers sets up the row pointers that weights needs besides rW.
+// pointers sets up what the addresses of vectors and scales need besides.
 func (k dotKernel) pointers(f *file) {
-	if k.rows > 3 {
-		f.p("LEAQ (%s)(%s*2), %s", rW, rRow, rW3)
-		f.p("ADDQ %s, %s", rRow, rW3)
-	}
-	if k.rows > 6 {
-		f.p("LEAQ (%s)(%s*2), %s", rW3, rRow, rW6)
-		f.p("ADDQ %s, %s", rRow, rW6)
-	}
 	if k.vectors > 4 {
 		f.p("LEAQ (%s)(%s*4), %s", rX, rXStride, rX4)
 	}
 	if k.format == "MXFP4" {
 		k.address(f, "scale", rScale)
 		f.p("MOVQ dotArgs_scaleRow(%s), %s", rArgs, rScaleRow)
-		if k.rows > 3 {
-			f.p("LEAQ (%s)(%s*2), %s", rScale, rScaleRow, rScale3)
-			f.p("ADDQ %s, %s", rScaleRow, rScale3)
-		}
 		f.p("MOVQ dotArgs_table(%s), %s", rArgs, rTable)
 		if !k.ahead() {
 			f.p("IMUL3Q $%d, %s, %s", k.rows, rRow, rAhead)
@@ -336,19 +345,9 @@ func (k dotKernel) pointers(f *file) {
 }
 
 func (k dotKernel) advance(f *file) {
-	n := k.blockBytes()
-	f.p("ADDQ $%d, %s", n, rW)
-	if k.rows > 3 {
-		f.p("ADDQ $%d, %s", n, rW3)
-	}
-	if k.rows > 6 {
-		f.p("ADDQ $%d, %s", n, rW6)
-	}
+	f.p("ADDQ $%d, %s", k.blockBytes(), rW)
 	if k.format == "MXFP4" {
 		f.p("INCQ %s", rScale)
-		if k.rows > 3 {
-			f.p("INCQ %s", rScale3)
-		}
 	}
 	f.p("ADDQ $128, %s", rX)
 	if k.vectors > 4 {
@@ -444,11 +443,8 @@ func (k dotKernel) block(f *file, sweep, accs int) {
 // register, so that the accumulators of a row are eight registers of four.
 func (k dotKernel) blockMXFP4(f *file, sweep, accs int) {
 	scale := func(r int) string {
-		switch r {
-		case 0:
+		if r == 0 {
 			return fmt.Sprintf("(%s)", rScale)
-		case 3:
-			return fmt.Sprintf("(%s)", rScale3)
 		}
 		return fmt.Sprintf("(%s)(%s*%d)", rScale, rScaleRow, r)
 	}
@@ -601,17 +597,12 @@ func (k dotKernel) apart() int {
 
 // finish adds up the lanes of the pairs of vectors from.., whose registers start step apart, and stores the sums.
 func (k dotKernel) finish(f *file, from, vectors, step int) {
-	// Registers are merged, halving the lanes of each: the sum at index i ends up in 128-bit lane i%quads, slot i/quads.
+	// Registers are merged, halving the lanes of each: the sum at index i ends up in 128-bit lane i%quads, slot i/quads. A lane is
+	// for a vector, a slot for a row.
 	quads := k.s.lanes / 4
 	n := network{f: f, s: k.s}
 	for i := k.rows * vectors * step; i < k.s.regs; i++ {
 		n.free = append(n.free, i)
-	}
-	place := func(r, v int) (lane, slot int) {
-		if k.vectors == 1 {
-			return r / 4, r % 4
-		}
-		return v, r
 	}
 	var finals []int
 	for net := range k.apart() {
@@ -622,14 +613,13 @@ func (k dotKernel) finish(f *file, from, vectors, step int) {
 		used := false
 		for r := range k.rows {
 			for v := range vectors {
-				lane, slot := place(r, v)
 				base := (r*vectors + v) * step
 				if !k.split() {
-					items[quads*slot+lane] = base
+					items[quads*r+v] = base
 					used = true
-				} else if slot/2 == net {
-					items[quads*(2*(slot%2))+lane] = base
-					items[quads*(2*(slot%2)+1)+lane] = base + 1
+				} else if r/2 == net {
+					items[quads*(2*(r%2))+v] = base
+					items[quads*(2*(r%2)+1)+v] = base + 1
 					used = true
 				}
 			}
@@ -643,15 +633,9 @@ func (k dotKernel) finish(f *file, from, vectors, step int) {
 		out = n.merge(out, finals[len(finals)-1], 1) // even + odd
 	}
 	k.canonical(f, out)
-	// Lane v holds the rows of vector from+v (or row 4*lane+slot where there is one vector).
+	// Lane v holds the rows of vector from+v.
 	if from == 0 {
 		k.address(f, "dst", rDst)
-	}
-	if k.vectors == 1 {
-		for r := 0; r < k.rows; r += 4 {
-			k.store(f, out, r/4, min(4, k.rows-r), fmt.Sprintf("%d(%s)", 4*r, rDst), fmt.Sprintf("%d(%s)", 4*r+8, rDst))
-		}
-		return
 	}
 	for v := range vectors {
 		k.store(f, out, v, k.rows, fmt.Sprintf("(%s)", rDst), fmt.Sprintf("8(%s)", rDst))
