@@ -68,7 +68,8 @@ type kdaArgs struct {
 	s           *float32
 	row         uintptr // bytes from a row of the state to the next
 	dim         uintptr
-	ask         uintptr // bytes to the columns wanted next, or 0 when they were asked for
+	first       uintptr // not 0 for the first token, which finds the state in memory
+	ask         uintptr // bytes to the columns of the head that are wanted next, or 0 when there are none or they were asked for
 	q, k, alpha *float32
 	v, o        *float32
 	beta        *float32
@@ -90,13 +91,12 @@ func (b backend) KDA(s []float32, dim, tokens int, q, k, v, alpha []float32, str
 		}
 		a.s = &s[c]
 		for t := range tokens {
-			switch next := c + parts*lanes; {
-			case t > 0:
-				a.ask = 0
-			case next < dim:
-				a.ask = uintptr(4 * (next - c))
-			default: // the next head, most likely
-				a.ask = uintptr(4 * (dim*dim - c))
+			a.first, a.ask = 0, 0
+			if next := c + parts*lanes; t == 0 {
+				a.first = 1
+				if next < dim {
+					a.ask = uintptr(4 * (next - c))
+				}
 			}
 			at := t * stride
 			a.q, a.k, a.alpha = &q[at], &k[at], &alpha[at]

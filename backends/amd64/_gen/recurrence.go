@@ -41,7 +41,8 @@ func recurrence(f *file, s isa, parts int) {
 	}
 	f.p("MOVQ kdaArgs_s(AX), SI")
 	f.p("MOVQ kdaArgs_dim(AX), CX")
-	f.p("MOVQ kdaArgs_ask(AX), R8")
+	f.p("MOVQ kdaArgs_first(AX), R8")
+	f.p("MOVQ kdaArgs_ask(AX), R13")
 	f.p("XORQ BX, BX")
 	f.p("read:")
 	f.p("VBROADCASTSS (R11)(BX*4), %s", alpha)
@@ -90,16 +91,14 @@ func recurrence(f *file, s isa, parts int) {
 		f.p("VFMADD231PS %s, %s, %s", t(p), q, o(p))
 		f.p("VMOVUPS %s, %d(SI)", t(p), p*s.bytes())
 	}
-	if s == avx2 {
-		// A block is half a head here, and memory would rest during this loop: ask for the next block. Where a block is a
-		// head, that was slower.
-		f.p("TESTQ R8, R8")
-		f.p("JEQ writeOn")
-		for i := 0; i < parts*s.bytes(); i += 64 {
-			f.p("PREFETCHT1 %d(SI)(R8*1)", i)
-		}
-		f.p("writeOn:")
+	// Where a head is several blocks, memory would rest during this loop: it is asked for the head's next block. The next head
+	// may be another thread's, and its lines must stay there.
+	f.p("TESTQ R13, R13")
+	f.p("JEQ writeOn")
+	for i := 0; i < parts*s.bytes(); i += 64 {
+		f.p("PREFETCHT1 %d(SI)(R13*1)", i)
 	}
+	f.p("writeOn:")
 	f.p("ADDQ R9, SI")
 	f.p("INCQ BX")
 	f.p("CMPQ BX, CX")
