@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Job is work cut into independent parts. Do computes part i; worker, below Pool.Threads, is the same for no two calls
@@ -95,9 +96,8 @@ func (p *Pool) run(parts int, job Job) {
 		p.mu.Unlock()
 	}
 	p.claim(0)
-	for spin := 0; p.done.Load() < int64(parts); spin++ {
-		if spin < spins {
-			pause(spin)
+	for s := (spin{}); p.done.Load() < int64(parts); {
+		if s.on() {
 			continue
 		}
 		p.mu.Lock()
@@ -111,13 +111,27 @@ func (p *Pool) run(parts int, job Job) {
 	p.job = nil
 }
 
-// spins bounds the busy waiting before a thread sleeps: some tens of microseconds, the time between two products.
-const spins = 2000
+// spinTime bounds the busy waiting before a thread sleeps: longer than what one thread does between two products and than the
+// difference of two threads at the end of one, since waking a thread takes as long as a small product.
+const spinTime = 100 * time.Microsecond
 
-func pause(spin int) {
-	if spin%64 == 63 {
-		runtime.Gosched()
+// spin is a busy wait.
+type spin struct {
+	rounds int
+	since  time.Time
+}
+
+// on says whether to go on waiting, and now and then lets other goroutines run.
+func (s *spin) on() bool {
+	s.rounds++
+	if s.rounds%64 != 0 {
+		return true
 	}
+	runtime.Gosched()
+	if s.since.IsZero() {
+		s.since = time.Now()
+	}
+	return time.Since(s.since) < spinTime
 }
 
 // claim does parts of the current job until none is left to claim. Neighbouring parts use neighbouring memory, which the next
@@ -150,13 +164,12 @@ const claimShare = 8
 
 func (p *Pool) work(worker int) {
 	defer p.workers.Done()
-	for spin := 0; ; spin++ {
+	for s := (spin{}); ; {
 		if p.claims.Load()&0xffffffff != 0 {
 			p.claim(worker)
-			spin = 0
+			s = spin{}
 		}
-		if spin < spins {
-			pause(spin)
+		if s.on() {
 			continue
 		}
 		p.mu.Lock()
@@ -170,6 +183,7 @@ func (p *Pool) work(worker int) {
 		if closed {
 			return
 		}
+		s = spin{}
 	}
 }
 

@@ -54,7 +54,8 @@ func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
 
 // prefetch asks memory for weights to come. With few vectors each row is a stream of its own, which keeps more requests under
 // way than plain reads do: it is asked for aheadBytes ahead, and at its end, for the beginning of a row of the next group.
-// Where a block is less than a cache line the next group is asked for instead, as one stream. With many vectors each sweep asks for its share of each row
+// Where a block is less than a cache line one stream is asked for, groupAheadBytes beyond the next group, and the next group's
+// scales: the lookups wait for a scale, so that one missed costs more than a miss among the weights. With many vectors each sweep asks for its share of each row
 // of the next group, so that memory is busy all the time.
 func (k dotKernel) prefetch(f *file) {
 	switch {
@@ -69,12 +70,17 @@ func (k dotKernel) prefetch(f *file) {
 		}
 		f.p("ADDQ $%d, %s", k.blockBytes(), rAhead)
 	default:
-		f.p("PREFETCHT0 (%s)", rAhead)
+		f.p("PREFETCHT0 %d(%s)", groupAheadBytes, rAhead)
 		f.p("ADDQ $%d, %s", k.rows*k.blockBytes(), rAhead)
+		f.p("PREFETCHT0 (%s)", rScaleAhead)
+		f.p("ADDQ $%d, %s", k.rows, rScaleAhead)
 	}
 }
 
-const aheadBytes = 2048
+const (
+	aheadBytes      = 2048
+	groupAheadBytes = 6144
+)
 
 // streams says that the loop asks for each row apart.
 func (k dotKernel) streams() bool { return !k.ahead() && k.format != "MXFP4" }
@@ -153,6 +159,7 @@ const (
 	rX, rXStride, rX3, rX4    = "R10", "R11", "R12", "DI"
 	rDst                      = rX                 // when the vectors have been read
 	rScale, rScaleRow, rTable = "R8", "R13", "R14" // MXFP4 only
+	rScaleAhead               = "R12"              // and with less than four vectors
 )
 
 // weights returns the address of byte off of row r of the group.
@@ -340,6 +347,8 @@ func (k dotKernel) pointers(f *file) {
 		if !k.ahead() {
 			f.p("IMUL3Q $%d, %s, %s", k.rows, rRow, rAhead)
 			f.p("ADDQ %s, %s", rW, rAhead)
+			f.p("IMUL3Q $%d, %s, %s", k.rows, rScaleRow, rScaleAhead)
+			f.p("ADDQ %s, %s", rScale, rScaleAhead)
 		}
 	}
 }
