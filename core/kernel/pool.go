@@ -17,24 +17,25 @@ type Func func(i, worker int)
 // Do calls f.
 func (f Func) Do(i, worker int) { f(i, worker) }
 
-// Pool runs jobs on a fixed set of threads. Parts are claimed from one atomic counter and the caller takes part, so a
-// descheduled worker delays nothing but the part it holds; idle workers spin briefly, then sleep. Running a job allocates
-// nothing. Methods may be called from several goroutines; jobs run one after the other and must not call the pool again.
+// Pool runs jobs on a fixed set of threads. Each thread begins with its share of the parts, in order, since neighbouring parts
+// use neighbouring memory, and then takes over from the ends of the others' shares, so a descheduled worker delays nothing
+// but the part it holds. Idle workers spin briefly, then sleep. Running a job allocates nothing. Methods may be called from
+// several goroutines; jobs run one after the other and must not call the pool again.
 type Pool struct {
 	backend Backend
 	threads int
 	running sync.Mutex // held by the caller of Run
 	product product    // the job of Product, kept here so that a product allocates nothing
 
-	// claims is epoch<<32 | parts not yet claimed. A worker that lowers it holds a part of the job of that epoch, which
-	// cannot end, nor job and parts change, until the worker adds to done.
-	claims atomic.Uint64
+	// Who takes a part out of a share holds it: the job cannot end, nor job and parts change, until it is counted as done.
+	shares []share
 	job    Job
 	parts  int
 	done   atomic.Int64
+	jobs   atomic.Uint64 // counts the jobs begun
 
 	mu       sync.Mutex // guards the two conditions and closed
-	wake     sync.Cond  // claims changed
+	wake     sync.Cond  // jobs changed
 	finished sync.Cond  // done reached parts
 	sleeping atomic.Int32
 	waiting  atomic.Bool
@@ -42,9 +43,33 @@ type Pool struct {
 	workers  sync.WaitGroup
 }
 
+// share is the parts that a thread has still to do: the first<<32 | the one after the last. It fills a cache line or two.
+type share struct {
+	parts atomic.Uint64
+	_     [120]byte
+}
+
+// take takes a part: the first one for the share's owner, the last one for another thread.
+func (s *share) take(owner bool) (part int, ok bool) {
+	for {
+		v := s.parts.Load()
+		first, end := v>>32, v&0xffffffff
+		if first >= end {
+			return 0, false
+		}
+		if owner && s.parts.CompareAndSwap(v, v+1<<32) {
+			return int(first), true
+		}
+		if !owner && s.parts.CompareAndSwap(v, v-1) {
+			return int(end - 1), true
+		}
+	}
+}
+
 // NewPool starts threads-1 workers (the caller of Run is the last); Close ends them.
 func NewPool(b Backend, threads int) *Pool {
 	p := &Pool{backend: b, threads: max(1, threads)}
+	p.shares = make([]share, p.threads)
 	p.wake.L, p.finished.L = &p.mu, &p.mu
 	for w := 1; w < p.threads; w++ {
 		p.workers.Add(1)
@@ -88,14 +113,17 @@ func (p *Pool) run(parts int, job Job) {
 	}
 	p.job, p.parts = job, parts
 	p.done.Store(0)
-	epoch := p.claims.Load()>>32 + 1
-	p.claims.Store(epoch<<32 | uint64(parts))
+	for w := range p.shares {
+		first, end := w*parts/p.threads, (w+1)*parts/p.threads
+		p.shares[w].parts.Store(uint64(first)<<32 | uint64(end))
+	}
+	p.jobs.Add(1)
 	if p.sleeping.Load() > 0 {
 		p.mu.Lock()
 		p.wake.Broadcast()
 		p.mu.Unlock()
 	}
-	p.claim(0)
+	p.help(0)
 	for s := (spin{}); p.done.Load() < int64(parts); {
 		if s.on() {
 			continue
@@ -134,39 +162,42 @@ func (s *spin) on() bool {
 	return time.Since(s.since) < spinTime
 }
 
-// claim does parts of the current job until none is left to claim. Neighbouring parts use neighbouring memory, which the next
-// part is often read ahead from: a worker claims several at a time, fewer and fewer towards the end.
-func (p *Pool) claim(worker int) {
-	for {
-		c := p.claims.Load()
-		left := int(c & 0xffffffff)
-		if left == 0 {
-			return
+// help does parts of the current job until none is left to take.
+func (p *Pool) help(worker int) {
+	for i := range p.shares {
+		s := &p.shares[(worker+i)%p.threads]
+		n := 0
+		for {
+			part, ok := s.take(i == 0)
+			if !ok {
+				break
+			}
+			p.job.Do(part, worker)
+			n++
 		}
-		n := max(1, left/(claimShare*p.threads))
-		if !p.claims.CompareAndSwap(c, c-uint64(n)) {
-			continue
-		}
-		parts := p.parts
-		for i := range n {
-			p.job.Do(parts-left+i, worker)
-		}
-		if p.done.Add(int64(n)) == int64(parts) && p.waiting.Load() {
-			p.mu.Lock()
-			p.finished.Signal()
-			p.mu.Unlock()
+		if n > 0 {
+			p.count(n)
 		}
 	}
 }
 
-// claimShare is the number of claims that what is left would make for each thread.
-const claimShare = 8
+// count counts parts as done. The job may be over afterwards.
+func (p *Pool) count(n int) {
+	parts := p.parts
+	if p.done.Add(int64(n)) == int64(parts) && p.waiting.Load() {
+		p.mu.Lock()
+		p.finished.Signal()
+		p.mu.Unlock()
+	}
+}
 
 func (p *Pool) work(worker int) {
 	defer p.workers.Done()
+	seen := uint64(0)
 	for s := (spin{}); ; {
-		if p.claims.Load()&0xffffffff != 0 {
-			p.claim(worker)
+		if jobs := p.jobs.Load(); jobs != seen {
+			seen = jobs
+			p.help(worker)
 			s = spin{}
 		}
 		if s.on() {
@@ -174,7 +205,7 @@ func (p *Pool) work(worker int) {
 		}
 		p.mu.Lock()
 		p.sleeping.Add(1)
-		for p.claims.Load()&0xffffffff == 0 && !p.closed {
+		for p.jobs.Load() == seen && !p.closed {
 			p.wake.Wait()
 		}
 		p.sleeping.Add(-1)
@@ -217,7 +248,7 @@ func (p *Pool) Product(dst []float32, stride int, w Tile, x Vectors) {
 	// Blocks large enough for a stretch of memory to be read in one go, and enough of them to share out evenly; a whole
 	// number of the row groups that vector units like, which all divide 24.
 	rowBytes := max(1, w.Format.RowBytes(w.Cols))
-	block := max(8, min(max(24, blockBytes/rowBytes), w.Rows/(4*p.threads)))
+	block := max(8, min(max(24, blockBytes/rowBytes), w.Rows/(8*p.threads)))
 	if block >= 24 {
 		block = block / 24 * 24
 	}
