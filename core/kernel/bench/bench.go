@@ -258,6 +258,7 @@ func Cases() []Case {
 		Case{Name: "KDA step", Shape: "96x 128x128", Bytes: state, Flops: 8 * state / 4 * 7, Vectors: 8, Writes: true, Run: func(e *Env) { e.kdaStep(8) }},
 		Case{Name: "attention", Shape: "96x 8192 of 576", Bytes: 8192 * 576 * 4, Flops: 2 * heads * 8192 * (576 + 512), Vectors: 1, Run: func(e *Env) { e.attend(8192) }},
 		Case{Name: "KDA layer", Shape: "8 rows", Bytes: 2 * kdaWeights, Flops: 16 * kdaWeights, Vectors: 8, Run: func(e *Env) { e.kdaLayer(8) }},
+		Case{Name: "MLA layer", Shape: "context 1024", Bytes: 2*mlaWeights + 1024*576*4, Flops: 2*mlaWeights + 2*heads*1024*(576+512), Vectors: 1, Run: func(e *Env) { e.mlaLayer(1024) }},
 		Case{Name: "situ", Shape: "3072", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().SiTU(e.y[:3072], e.x[:3072], e.x[4096:][:3072], 4, 25) }},
 		Case{Name: "sigmoid", Shape: "12288", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().Sigmoid(e.y[:12288], e.x[:12288]) }},
 		Case{Name: "rmsnorm", Shape: "7168", Vectors: 1, Run: func(e *Env) { e.Pool.Backend().RMSNorm(e.y[:7168], e.x[:7168], e.x[8192:][:7168], 1e-5) }},
@@ -290,25 +291,37 @@ func (e *Env) kdaLayer(rows int) {
 	e.times(kernel.BF16, rows, kdaWidth, 7168)
 }
 
+// mlaWeights is the number of weights of an MLA layer.
+const mlaWeights = 7168*(1536+576+2*12288) + 1536*18432 + 24576*512
+
+// mlaLayer is an MLA layer for one row after some positions.
+func (e *Env) mlaLayer(positions int) {
+	const rank, headRows = 512, 256
+	e.times(kernel.BF16, 1, 7168, 1536, 576, 12288)
+	e.times(kernel.BF16, 1, 1536, 18432)
+	kvb := e.Arena.Tile(kernel.BF16, heads*headRows, rank)
+	b := e.Pool.Backend()
+	e.Pool.Run(heads, kernel.Func(func(h, _ int) {
+		b.Transposed(e.y[h*rank:][:rank], rank, kvb.Slice(h*headRows, h*headRows+dim), e.x, dim, 1)
+	}))
+	if positions > 1 {
+		e.attend(positions)
+	}
+	e.Pool.Run(heads, kernel.Func(func(h, _ int) {
+		packed := e.buf[h*rank:][:rank]
+		b.Pack(kernel.BF16, packed, e.x[h*rank:][:rank])
+		b.Dot(e.z[h*dim:], dim, kvb.Slice(h*headRows+dim, (h+1)*headRows), packed, 1)
+	}))
+	b.Gate(e.y[:kdaWidth], e.x[:kdaWidth])
+	e.times(kernel.BF16, 1, 12288, 7168)
+}
+
 // Layers are the products and the larger element-wise work of each kind of layer, at context 1 and for one row.
 func Layers() []Case {
 	const bf16 = kernel.BF16
 	return []Case{
 		layer("KDA", 69, kdaWeights, func(e *Env) { e.kdaLayer(1) }),
-		layer("MLA", 24, 7168*(1536+576+2*12288)+1536*18432+24576*512, func(e *Env) {
-			e.times(bf16, 1, 7168, 1536, 576, 12288)
-			e.times(bf16, 1, 1536, 18432)
-			kvb := e.Arena.Tile(bf16, 24576, 512)
-			b := e.Pool.Backend()
-			e.Pool.Run(heads, kernel.Func(func(h, _ int) {
-				b.Transposed(e.y[h*512:][:512], 512, kvb.Slice(h*256, h*256+128), e.x, 128, 1)
-				packed := e.buf[h*512:][:512]
-				b.Pack(bf16, packed, e.x[h*512:][:512])
-				b.Dot(e.z[h*128:], 128, kvb.Slice(h*256+128, h*256+256), packed, 1)
-			}))
-			b.Gate(e.y[:kdaWidth], e.x[:kdaWidth])
-			e.times(bf16, 1, 12288, 7168)
-		}),
+		layer("MLA", 24, mlaWeights, func(e *Env) { e.mlaLayer(1) }),
 		layer("mixture", 92, 7168*(896+2*3584+3*6144)+8*expertBytes, func(e *Env) {
 			e.times(bf16, 1, 7168, 896, 3584, 6144, 6144)
 			e.situ(e.y[:6144], e.z[:6144])
