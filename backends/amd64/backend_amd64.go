@@ -143,6 +143,8 @@ const (
 	chunkBytes = 256 << 10
 	// panelBlocks is the width of a panel: the piece of four vectors beside it fits the first-level cache.
 	panelBlocks = 32
+	// decodeRows is the number of rows that are decoded together: a panel of them fits the first-level cache beside the vectors.
+	decodeRows = 6
 	// panelVectors is the number of vectors from which panels pay.
 	panelVectors = 3
 )
@@ -150,7 +152,7 @@ const (
 // scratch is memory for a call of Dot.
 type scratch struct {
 	sums [chunkRows * kernel.MaxVectors * kernel.Lanes]float32
-	wide [chunkRows * panelBlocks * block * 2]byte // weights decoded to bfloat16
+	wide [decodeRows * panelBlocks * block * 2]byte // weights decoded to bfloat16
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -225,7 +227,7 @@ func (b backend) dotRows(dst []float32, stride int, w kernel.Tile, x []float32, 
 	decoded := b.set == avx2 && w.Format == kernel.MXFP4 && vectors >= panelVectors
 	switch {
 	case decoded:
-		chunk, panel = chunkRows, panelBlocks
+		chunk, panel = decodeRows, panelBlocks
 		format, list, a.row = kernel.BF16, shapes, uintptr(kernel.BF16.RowBytes(panel*block))
 	case vectors >= panelVectors && blocks > panelBlocks:
 		chunk, panel = chunkRows, panelBlocks
