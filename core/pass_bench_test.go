@@ -16,6 +16,9 @@ import (
 // BenchmarkPass is passes over a model of 6.2 GB that is all in memory: decoding has one row, a prompt many. It makes the model
 // in a temporary directory, or uses the one in K3_MID; most experts have been read before the clock starts.
 func BenchmarkPass(b *testing.B) {
+	if testing.Short() {
+		b.Skip("reads gigabytes")
+	}
 	dir := os.Getenv("K3_MID")
 	if dir == "" {
 		dir = filepath.Join(b.TempDir(), "mid")
