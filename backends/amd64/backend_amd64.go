@@ -141,7 +141,7 @@ const (
 	chunkRows = 24
 	// chunkBytes bounds the rows that several sweeps find in the second-level cache, the first excepted.
 	chunkBytes = 256 << 10
-	// panelBlocks is the width of a panel: the piece of four vectors beside it fits the first-level cache.
+	// panelBlocks is the width of a panel: what a sweep reads of the vectors beside it, 16 KB, fits the first-level cache.
 	panelBlocks = 32
 	// decodeRows is the number of rows that are decoded together: a panel of them fits the first-level cache beside the vectors.
 	decodeRows = 6

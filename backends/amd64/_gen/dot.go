@@ -52,11 +52,15 @@ func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
 	}
 }
 
-// prefetch asks memory for weights to come. With few vectors each row is a stream of its own, which keeps more requests under
-// way than plain reads do: it is asked for aheadBytes ahead, and at its end, for the beginning of a row of the next group.
+// prefetch asks memory for weights to come.
+//
+// With few vectors each row is a stream of its own, which keeps more requests under way than plain reads do: it is asked for
+// aheadBytes ahead, and at its end, for the beginning of a row of the next group.
+//
 // Where a block is less than a cache line one stream is asked for, groupAheadBytes beyond the next group, and the next group's
-// scales: the lookups wait for a scale, so that one missed costs more than a miss among the weights. With many vectors each sweep asks for its share of each row
-// of the next group, so that memory is busy all the time.
+// scales: the lookups wait for a scale, so that one missed costs more than a miss among the weights.
+//
+// With many vectors each sweep asks for its share of each row of the next group, so that memory is busy all the time.
 func (k dotKernel) prefetch(f *file) {
 	switch {
 	case k.ahead():
@@ -236,7 +240,7 @@ func (k dotKernel) emit(f *file) {
 		tail, loop, done := f.newLabel("tail"), f.newLabel("block"), f.newLabel("done")
 		f.p("TESTQ %s, %s", rCount, rCount)
 		f.p("JZ %s", tail)
-		leaving, near := f.newLabel("leaving"), aheadBytes/max(1, k.blockBytes())
+		leaving, near := f.newLabel("leaving"), aheadBytes/k.blockBytes()
 		if k.streams() {
 			f.p("MOVQ %s, %s", rW, rAhead)
 			f.p("MOVQ $0, %s", rTmp)
