@@ -172,13 +172,13 @@ func (b backend) shapes(f kernel.Format, vectors int) []shape {
 	case vectors == 2:
 		return shapeTwoAVX2
 	case f == kernel.F32:
-		return shapes[2:]
+		return shapes[3:]
 	}
 	return shapes
 }
 
 var (
-	shapes         = []shape{{3, 8}, {3, 4}, {3, 2}, {3, 1}}
+	shapes         = []shape{{3, 8}, {3, 4}, {3, 3}, {3, 2}, {3, 1}}
 	shapeMXFP4AVX2 = []shape{{2, 1}}
 	// Two vectors alone wait for memory: the function that goes through the rows once.
 	shapeTwoAVX2 = []shape{{1, 2}}

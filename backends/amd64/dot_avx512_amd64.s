@@ -570,11 +570,10 @@ next35:
 	VZEROUPPER
 	RET
 
-// func dotF32R3V4AVX512(a *dotArgs)
-TEXT ·dotF32R3V4AVX512(SB), NOSPLIT, $0-8
+// func dotF32R3V3AVX512(a *dotArgs)
+TEXT ·dotF32R3V3AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
-	LEAQ (R11)(R11*2), R12
 group37:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
@@ -611,14 +610,377 @@ known39:
 	VMOVUPS 960(BX), Z15
 	VMOVUPS 1024(BX), Z16
 	VMOVUPS 1088(BX), Z17
+	JMP begun40
+fresh41:
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+	VXORPS X6, X6, X6
+	VXORPS X7, X7, X7
+	VXORPS X8, X8, X8
+	VXORPS X9, X9, X9
+	VXORPS X10, X10, X10
+	VXORPS X11, X11, X11
+	VXORPS X12, X12, X12
+	VXORPS X13, X13, X13
+	VXORPS X14, X14, X14
+	VXORPS X15, X15, X15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+begun40:
+	MOVQ dotArgs_blocks(AX), CX
+	TESTQ CX, CX
+	JZ tail42
+block43:
+	VMOVUPS 0(SI), Z18
+	VMOVUPS 0(SI)(R9*1), Z19
+	VMOVUPS 0(SI)(R9*2), Z20
+	VMOVUPS 0(R10), Z21
+	VFMADD231PS Z18, Z21, Z0
+	VFMADD231PS Z19, Z21, Z6
+	VFMADD231PS Z20, Z21, Z12
+	VMOVUPS 0(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z2
+	VFMADD231PS Z19, Z21, Z8
+	VFMADD231PS Z20, Z21, Z14
+	VMOVUPS 0(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z4
+	VFMADD231PS Z19, Z21, Z10
+	VFMADD231PS Z20, Z21, Z16
+	VMOVUPS 64(SI), Z18
+	VMOVUPS 64(SI)(R9*1), Z19
+	VMOVUPS 64(SI)(R9*2), Z20
+	VMOVUPS 64(R10), Z21
+	VFMADD231PS Z18, Z21, Z1
+	VFMADD231PS Z19, Z21, Z7
+	VFMADD231PS Z20, Z21, Z13
+	VMOVUPS 64(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z3
+	VFMADD231PS Z19, Z21, Z9
+	VFMADD231PS Z20, Z21, Z15
+	VMOVUPS 64(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z5
+	VFMADD231PS Z19, Z21, Z11
+	VFMADD231PS Z20, Z21, Z17
+	PREFETCHT0 0(DX)
+	PREFETCHT0 0(DX)(R9*1)
+	PREFETCHT0 0(DX)(R9*2)
+	ADDQ $128, DX
+	ADDQ $128, SI
+	ADDQ $128, R10
+	DECQ CX
+	JNZ block43
+tail42:
+	MOVQ dotArgs_tail(AX), SI
+	TESTQ SI, SI
+	JZ done44
+	ADDQ dotArgs_tailAt(AX), SI
+	MOVQ dotArgs_tailX(AX), R10
+	MOVQ $128, R9
+	VMOVUPS 0(SI), Z18
+	VMOVUPS 0(SI)(R9*1), Z19
+	VMOVUPS 0(SI)(R9*2), Z20
+	VMOVUPS 0(R10), Z21
+	VFMADD231PS Z18, Z21, Z0
+	VFMADD231PS Z19, Z21, Z6
+	VFMADD231PS Z20, Z21, Z12
+	VMOVUPS 0(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z2
+	VFMADD231PS Z19, Z21, Z8
+	VFMADD231PS Z20, Z21, Z14
+	VMOVUPS 0(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z4
+	VFMADD231PS Z19, Z21, Z10
+	VFMADD231PS Z20, Z21, Z16
+	VMOVUPS 64(SI), Z18
+	VMOVUPS 64(SI)(R9*1), Z19
+	VMOVUPS 64(SI)(R9*2), Z20
+	VMOVUPS 64(R10), Z21
+	VFMADD231PS Z18, Z21, Z1
+	VFMADD231PS Z19, Z21, Z7
+	VFMADD231PS Z20, Z21, Z13
+	VMOVUPS 64(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z3
+	VFMADD231PS Z19, Z21, Z9
+	VFMADD231PS Z20, Z21, Z15
+	VMOVUPS 64(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z5
+	VFMADD231PS Z19, Z21, Z11
+	VFMADD231PS Z20, Z21, Z17
+done44:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce47
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	VMOVUPS Z2, 128(BX)
+	VMOVUPS Z3, 192(BX)
+	VMOVUPS Z4, 256(BX)
+	VMOVUPS Z5, 320(BX)
+	VMOVUPS Z6, 384(BX)
+	VMOVUPS Z7, 448(BX)
+	VMOVUPS Z8, 512(BX)
+	VMOVUPS Z9, 576(BX)
+	VMOVUPS Z10, 640(BX)
+	VMOVUPS Z11, 704(BX)
+	VMOVUPS Z12, 768(BX)
+	VMOVUPS Z13, 832(BX)
+	VMOVUPS Z14, 896(BX)
+	VMOVUPS Z15, 960(BX)
+	VMOVUPS Z16, 1024(BX)
+	VMOVUPS Z17, 1088(BX)
+	JMP next46
+reduce47:
+	VADDPS Z1, Z0, Z0
+	VADDPS Z3, Z2, Z2
+	VADDPS Z5, Z4, Z4
+	VADDPS Z7, Z6, Z6
+	VADDPS Z9, Z8, Z8
+	VADDPS Z11, Z10, Z10
+	VADDPS Z13, Z12, Z12
+	VADDPS Z15, Z14, Z14
+	VADDPS Z17, Z16, Z16
+	VSHUFF64X2 $0x44, Z2, Z0, Z18
+	VSHUFF64X2 $0xee, Z2, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x44, Z4, Z4, Z18
+	VSHUFF64X2 $0xee, Z4, Z4, Z4
+	VADDPS Z4, Z18, Z4
+	VSHUFF64X2 $0x44, Z8, Z6, Z18
+	VSHUFF64X2 $0xee, Z8, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFF64X2 $0x44, Z10, Z10, Z18
+	VSHUFF64X2 $0xee, Z10, Z10, Z10
+	VADDPS Z10, Z18, Z10
+	VSHUFF64X2 $0x44, Z14, Z12, Z18
+	VSHUFF64X2 $0xee, Z14, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFF64X2 $0x44, Z16, Z16, Z18
+	VSHUFF64X2 $0xee, Z16, Z16, Z16
+	VADDPS Z16, Z18, Z16
+	VSHUFF64X2 $0x88, Z4, Z0, Z18
+	VSHUFF64X2 $0xdd, Z4, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x88, Z10, Z6, Z18
+	VSHUFF64X2 $0xdd, Z10, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFF64X2 $0x88, Z16, Z12, Z18
+	VSHUFF64X2 $0xdd, Z16, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFPS $0x44, Z6, Z0, Z18
+	VSHUFPS $0xee, Z6, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFPS $0x44, Z12, Z12, Z18
+	VSHUFPS $0xee, Z12, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFPS $0x88, Z12, Z0, Z18
+	VSHUFPS $0xdd, Z12, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VCMPPS $3, Z0, Z0, K1
+	VMOVUPS canonicalNaN<>(SB), K1, Z0
+	MOVQ dotArgs_dst(AX), R10
+	ADDQ dotArgs_dstAt(AX), R10
+	VMOVLPS X0, (R10)
+	VEXTRACTPS $2, X0, 8(R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $1, Z0, X15
+	VMOVLPS X15, (R10)
+	VEXTRACTPS $2, X15, 8(R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $2, Z0, X15
+	VMOVLPS X15, (R10)
+	VEXTRACTPS $2, X15, 8(R10)
+next46:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sumsAt(AX)
+	MOVQ dotArgs_row(AX), BX
+	IMUL3Q $3, BX, BX
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
+	DECQ dotArgs_groups(AX)
+	JNZ group37
+	VZEROUPPER
+	RET
+
+// func dotF32R1V3AVX512(a *dotArgs)
+TEXT ·dotF32R1V3AVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ dotArgs_xStride(AX), R11
+group48:
+	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
+	MOVQ dotArgs_row(AX), R9
+	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_groups(AX), $1
+	JEQ last49
+	IMUL3Q $1, R9, DX
+	ADDQ SI, DX
+	JMP known50
+last49:
+	MOVQ dotArgs_w(AX), DX
+	ADDQ dotArgs_next(AX), DX
+known50:
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh52
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS 0(BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	VMOVUPS 256(BX), Z4
+	VMOVUPS 320(BX), Z5
+	JMP begun51
+fresh52:
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+begun51:
+	MOVQ dotArgs_blocks(AX), CX
+	TESTQ CX, CX
+	JZ tail53
+block54:
+	VMOVUPS 0(SI), Z6
+	VFMADD231PS 0(R10), Z6, Z0
+	VFMADD231PS 0(R10)(R11*1), Z6, Z2
+	VFMADD231PS 0(R10)(R11*2), Z6, Z4
+	VMOVUPS 64(SI), Z6
+	VFMADD231PS 64(R10), Z6, Z1
+	VFMADD231PS 64(R10)(R11*1), Z6, Z3
+	VFMADD231PS 64(R10)(R11*2), Z6, Z5
+	PREFETCHT0 0(DX)
+	ADDQ $128, DX
+	ADDQ $128, SI
+	ADDQ $128, R10
+	DECQ CX
+	JNZ block54
+tail53:
+	MOVQ dotArgs_tail(AX), SI
+	TESTQ SI, SI
+	JZ done55
+	ADDQ dotArgs_tailAt(AX), SI
+	MOVQ dotArgs_tailX(AX), R10
+	MOVQ $128, R9
+	VMOVUPS 0(SI), Z6
+	VFMADD231PS 0(R10), Z6, Z0
+	VFMADD231PS 0(R10)(R11*1), Z6, Z2
+	VFMADD231PS 0(R10)(R11*2), Z6, Z4
+	VMOVUPS 64(SI), Z6
+	VFMADD231PS 64(R10), Z6, Z1
+	VFMADD231PS 64(R10)(R11*1), Z6, Z3
+	VFMADD231PS 64(R10)(R11*2), Z6, Z5
+done55:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce58
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	VMOVUPS Z2, 128(BX)
+	VMOVUPS Z3, 192(BX)
+	VMOVUPS Z4, 256(BX)
+	VMOVUPS Z5, 320(BX)
+	JMP next57
+reduce58:
+	VADDPS Z1, Z0, Z0
+	VADDPS Z3, Z2, Z2
+	VADDPS Z5, Z4, Z4
+	VSHUFF64X2 $0x44, Z2, Z0, Z6
+	VSHUFF64X2 $0xee, Z2, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFF64X2 $0x44, Z4, Z4, Z6
+	VSHUFF64X2 $0xee, Z4, Z4, Z4
+	VADDPS Z4, Z6, Z4
+	VSHUFF64X2 $0x88, Z4, Z0, Z6
+	VSHUFF64X2 $0xdd, Z4, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFPS $0x44, Z0, Z0, Z6
+	VSHUFPS $0xee, Z0, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFPS $0x88, Z0, Z0, Z6
+	VSHUFPS $0xdd, Z0, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VCMPPS $3, Z0, Z0, K1
+	VMOVUPS canonicalNaN<>(SB), K1, Z0
+	MOVQ dotArgs_dst(AX), R10
+	ADDQ dotArgs_dstAt(AX), R10
+	VMOVSS X0, (R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $1, Z0, X15
+	VMOVSS X15, (R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $2, Z0, X15
+	VMOVSS X15, (R10)
+next57:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sumsAt(AX)
+	MOVQ dotArgs_row(AX), BX
+	IMUL3Q $1, BX, BX
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
+	DECQ dotArgs_groups(AX)
+	JNZ group48
+	VZEROUPPER
+	RET
+
+// func dotF32R3V4AVX512(a *dotArgs)
+TEXT ·dotF32R3V4AVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ dotArgs_xStride(AX), R11
+	LEAQ (R11)(R11*2), R12
+group59:
+	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
+	MOVQ dotArgs_row(AX), R9
+	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_groups(AX), $1
+	JEQ last60
+	IMUL3Q $3, R9, DX
+	ADDQ SI, DX
+	JMP known61
+last60:
+	MOVQ dotArgs_w(AX), DX
+	ADDQ dotArgs_next(AX), DX
+known61:
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh63
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS 0(BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	VMOVUPS 256(BX), Z4
+	VMOVUPS 320(BX), Z5
+	VMOVUPS 384(BX), Z6
+	VMOVUPS 448(BX), Z7
+	VMOVUPS 512(BX), Z8
+	VMOVUPS 576(BX), Z9
+	VMOVUPS 640(BX), Z10
+	VMOVUPS 704(BX), Z11
+	VMOVUPS 768(BX), Z12
+	VMOVUPS 832(BX), Z13
+	VMOVUPS 896(BX), Z14
+	VMOVUPS 960(BX), Z15
+	VMOVUPS 1024(BX), Z16
+	VMOVUPS 1088(BX), Z17
 	VMOVUPS 1152(BX), Z18
 	VMOVUPS 1216(BX), Z19
 	VMOVUPS 1280(BX), Z20
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun40
-fresh41:
+	JMP begun62
+fresh63:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -643,11 +1005,11 @@ fresh41:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun40:
+begun62:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail42
-block43:
+	JZ tail64
+block65:
 	VMOVUPS 0(SI), Z24
 	VMOVUPS 0(SI)(R9*1), Z25
 	VMOVUPS 0(SI)(R9*2), Z26
@@ -693,11 +1055,11 @@ block43:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block43
-tail42:
+	JNZ block65
+tail64:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done44
+	JZ done66
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -739,9 +1101,9 @@ tail42:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done44:
+done66:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce47
+	JNE reduce69
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -768,8 +1130,8 @@ done44:
 	VMOVUPS Z21, 1344(BX)
 	VMOVUPS Z22, 1408(BX)
 	VMOVUPS Z23, 1472(BX)
-	JMP next46
-reduce47:
+	JMP next68
+reduce69:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -836,7 +1198,7 @@ reduce47:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next46:
+next68:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -845,7 +1207,7 @@ next46:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group37
+	JNZ group59
 	VZEROUPPER
 	RET
 
@@ -854,22 +1216,22 @@ TEXT ·dotF32R1V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group48:
+group70:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last49
+	JEQ last71
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known50
-last49:
+	JMP known72
+last71:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known50:
+known72:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh52
+	JNE fresh74
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -880,8 +1242,8 @@ known50:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun51
-fresh52:
+	JMP begun73
+fresh74:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -890,11 +1252,11 @@ fresh52:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun51:
+begun73:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail53
-block54:
+	JZ tail75
+block76:
 	VMOVUPS 0(SI), Z8
 	VFMADD231PS 0(R10), Z8, Z0
 	VFMADD231PS 0(R10)(R11*1), Z8, Z2
@@ -910,11 +1272,11 @@ block54:
 	ADDQ $128, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block54
-tail53:
+	JNZ block76
+tail75:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done55
+	JZ done77
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -928,9 +1290,9 @@ tail53:
 	VFMADD231PS 64(R10)(R11*1), Z8, Z3
 	VFMADD231PS 64(R10)(R11*2), Z8, Z5
 	VFMADD231PS 64(R10)(R12*1), Z8, Z7
-done55:
+done77:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce58
+	JNE reduce80
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -941,8 +1303,8 @@ done55:
 	VMOVUPS Z5, 320(BX)
 	VMOVUPS Z6, 384(BX)
 	VMOVUPS Z7, 448(BX)
-	JMP next57
-reduce58:
+	JMP next79
+reduce80:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -976,7 +1338,7 @@ reduce58:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (R10)
-next57:
+next79:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -985,21 +1347,21 @@ next57:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group48
+	JNZ group70
 	VZEROUPPER
 	RET
 
 // func dotBF16R3V1AVX512(a *dotArgs)
 TEXT ·dotBF16R3V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
-group59:
+group81:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh61
+	JNE fresh83
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -1008,31 +1370,31 @@ group59:
 	VMOVUPS 192(BX), Z3
 	VMOVUPS 256(BX), Z4
 	VMOVUPS 320(BX), Z5
-	JMP begun60
-fresh61:
+	JMP begun82
+fresh83:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
 	VXORPS X4, X4, X4
 	VXORPS X5, X5, X5
-begun60:
+begun82:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail62
+	JZ tail84
 	MOVQ SI, DX
 	MOVQ $0, BX
 	SUBQ $32, CX
-	JHI block63
+	JHI block85
 	ADDQ $32, CX
-leaving65:
+leaving87:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $64, BX, BX
 	SUBQ BX, DX
 	IMUL3Q $3, R9, BX
 	ADDQ BX, DX
 	MOVQ $1, BX
-block63:
+block85:
 	VMOVUPS 0(R10), Z6
 	VPSLLD $16, 0(SI), Z7
 	VFMADD231PS Z7, Z6, Z0
@@ -1054,14 +1416,14 @@ block63:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block63
+	JNZ block85
 	MOVQ $32, CX
 	TESTQ BX, BX
-	JZ leaving65
-tail62:
+	JZ leaving87
+tail84:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done64
+	JZ done86
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -1079,9 +1441,9 @@ tail62:
 	VFMADD231PS Z8, Z6, Z3
 	VPANDD 0(SI)(R9*2), Z31, Z7
 	VFMADD231PS Z7, Z6, Z5
-done64:
+done86:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce67
+	JNE reduce89
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -1090,8 +1452,8 @@ done64:
 	VMOVUPS Z3, 192(BX)
 	VMOVUPS Z4, 256(BX)
 	VMOVUPS Z5, 320(BX)
-	JMP next66
-reduce67:
+	JMP next88
+reduce89:
 	VSHUFF64X2 $0x44, Z0, Z0, Z6
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
 	VADDPS Z0, Z6, Z0
@@ -1152,7 +1514,7 @@ reduce67:
 	ADDQ dotArgs_dstAt(AX), R10
 	VMOVLPS X0, (R10)
 	VEXTRACTPS $2, X0, 8(R10)
-next66:
+next88:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -1161,46 +1523,46 @@ next66:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group59
+	JNZ group81
 	VZEROUPPER
 	RET
 
 // func dotBF16R1V1AVX512(a *dotArgs)
 TEXT ·dotBF16R1V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
-group68:
+group90:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh70
+	JNE fresh92
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
-	JMP begun69
-fresh70:
+	JMP begun91
+fresh92:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
-begun69:
+begun91:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail71
+	JZ tail93
 	MOVQ SI, DX
 	MOVQ $0, BX
 	SUBQ $32, CX
-	JHI block72
+	JHI block94
 	ADDQ $32, CX
-leaving74:
+leaving96:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $64, BX, BX
 	SUBQ BX, DX
 	IMUL3Q $1, R9, BX
 	ADDQ BX, DX
 	MOVQ $1, BX
-block72:
+block94:
 	VMOVUPS 0(R10), Z2
 	VPSLLD $16, 0(SI), Z3
 	VFMADD231PS Z3, Z2, Z0
@@ -1212,14 +1574,14 @@ block72:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block72
+	JNZ block94
 	MOVQ $32, CX
 	TESTQ BX, BX
-	JZ leaving74
-tail71:
+	JZ leaving96
+tail93:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done73
+	JZ done95
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -1229,15 +1591,15 @@ tail71:
 	VMOVUPS 64(R10), Z2
 	VPANDD 0(SI), Z31, Z3
 	VFMADD231PS Z3, Z2, Z1
-done73:
+done95:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce76
+	JNE reduce98
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
-	JMP next75
-reduce76:
+	JMP next97
+reduce98:
 	VSHUFF64X2 $0x44, Z0, Z0, Z2
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
 	VADDPS Z0, Z2, Z0
@@ -1264,7 +1626,7 @@ reduce76:
 	MOVQ dotArgs_dst(AX), R10
 	ADDQ dotArgs_dstAt(AX), R10
 	VMOVSS X0, (R10)
-next75:
+next97:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -1273,7 +1635,7 @@ next75:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group68
+	JNZ group90
 	VZEROUPPER
 	RET
 
@@ -1281,14 +1643,14 @@ next75:
 TEXT ·dotBF16R3V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
-group77:
+group99:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh79
+	JNE fresh101
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -1303,8 +1665,8 @@ group77:
 	VMOVUPS 576(BX), Z9
 	VMOVUPS 640(BX), Z10
 	VMOVUPS 704(BX), Z11
-	JMP begun78
-fresh79:
+	JMP begun100
+fresh101:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1317,23 +1679,23 @@ fresh79:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun78:
+begun100:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail80
+	JZ tail102
 	MOVQ SI, DX
 	MOVQ $0, BX
 	SUBQ $32, CX
-	JHI block81
+	JHI block103
 	ADDQ $32, CX
-leaving83:
+leaving105:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $64, BX, BX
 	SUBQ BX, DX
 	IMUL3Q $3, R9, BX
 	ADDQ BX, DX
 	MOVQ $1, BX
-block81:
+block103:
 	VPSLLD $16, 0(SI), Z12
 	VPSLLD $16, 0(SI)(R9*1), Z13
 	VPSLLD $16, 0(SI)(R9*2), Z14
@@ -1363,14 +1725,14 @@ block81:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block81
+	JNZ block103
 	MOVQ $32, CX
 	TESTQ BX, BX
-	JZ leaving83
-tail80:
+	JZ leaving105
+tail102:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done82
+	JZ done104
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -1396,9 +1758,9 @@ tail80:
 	VFMADD231PS Z12, Z15, Z3
 	VFMADD231PS Z13, Z15, Z7
 	VFMADD231PS Z14, Z15, Z11
-done82:
+done104:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce85
+	JNE reduce107
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -1413,8 +1775,8 @@ done82:
 	VMOVUPS Z9, 576(BX)
 	VMOVUPS Z10, 640(BX)
 	VMOVUPS Z11, 704(BX)
-	JMP next84
-reduce85:
+	JMP next106
+reduce107:
 	VSHUFF64X2 $0x44, Z2, Z0, Z12
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z12, Z0
@@ -1479,7 +1841,7 @@ reduce85:
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next84:
+next106:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -1488,7 +1850,7 @@ next84:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group77
+	JNZ group99
 	VZEROUPPER
 	RET
 
@@ -1496,43 +1858,43 @@ next84:
 TEXT ·dotBF16R1V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
-group86:
+group108:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh88
+	JNE fresh110
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
 	VMOVUPS 192(BX), Z3
-	JMP begun87
-fresh88:
+	JMP begun109
+fresh110:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun87:
+begun109:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail89
+	JZ tail111
 	MOVQ SI, DX
 	MOVQ $0, BX
 	SUBQ $32, CX
-	JHI block90
+	JHI block112
 	ADDQ $32, CX
-leaving92:
+leaving114:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $64, BX, BX
 	SUBQ BX, DX
 	IMUL3Q $1, R9, BX
 	ADDQ BX, DX
 	MOVQ $1, BX
-block90:
+block112:
 	VPSLLD $16, 0(SI), Z4
 	VFMADD231PS 0(R10), Z4, Z0
 	VFMADD231PS 0(R10)(R11*1), Z4, Z2
@@ -1544,14 +1906,14 @@ block90:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block90
+	JNZ block112
 	MOVQ $32, CX
 	TESTQ BX, BX
-	JZ leaving92
-tail89:
+	JZ leaving114
+tail111:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done91
+	JZ done113
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -1561,17 +1923,17 @@ tail89:
 	VPANDD 0(SI), Z31, Z4
 	VFMADD231PS 64(R10), Z4, Z1
 	VFMADD231PS 64(R10)(R11*1), Z4, Z3
-done91:
+done113:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce94
+	JNE reduce116
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
 	VMOVUPS Z3, 192(BX)
-	JMP next93
-reduce94:
+	JMP next115
+reduce116:
 	VSHUFF64X2 $0x44, Z2, Z0, Z4
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z4, Z0
@@ -1601,7 +1963,7 @@ reduce94:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVSS X15, (R10)
-next93:
+next115:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -1610,7 +1972,407 @@ next93:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group86
+	JNZ group108
+	VZEROUPPER
+	RET
+
+// func dotBF16R3V3AVX512(a *dotArgs)
+TEXT ·dotBF16R3V3AVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ dotArgs_xStride(AX), R11
+group117:
+	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
+	MOVQ dotArgs_row(AX), R9
+	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_groups(AX), $1
+	JEQ last118
+	IMUL3Q $3, R9, DX
+	ADDQ SI, DX
+	JMP known119
+last118:
+	MOVQ dotArgs_w(AX), DX
+	ADDQ dotArgs_next(AX), DX
+known119:
+	VMOVUPS highHalf<>(SB), Z31
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh121
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS 0(BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	VMOVUPS 256(BX), Z4
+	VMOVUPS 320(BX), Z5
+	VMOVUPS 384(BX), Z6
+	VMOVUPS 448(BX), Z7
+	VMOVUPS 512(BX), Z8
+	VMOVUPS 576(BX), Z9
+	VMOVUPS 640(BX), Z10
+	VMOVUPS 704(BX), Z11
+	VMOVUPS 768(BX), Z12
+	VMOVUPS 832(BX), Z13
+	VMOVUPS 896(BX), Z14
+	VMOVUPS 960(BX), Z15
+	VMOVUPS 1024(BX), Z16
+	VMOVUPS 1088(BX), Z17
+	JMP begun120
+fresh121:
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+	VXORPS X6, X6, X6
+	VXORPS X7, X7, X7
+	VXORPS X8, X8, X8
+	VXORPS X9, X9, X9
+	VXORPS X10, X10, X10
+	VXORPS X11, X11, X11
+	VXORPS X12, X12, X12
+	VXORPS X13, X13, X13
+	VXORPS X14, X14, X14
+	VXORPS X15, X15, X15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+begun120:
+	MOVQ dotArgs_blocks(AX), CX
+	TESTQ CX, CX
+	JZ tail122
+block123:
+	VPSLLD $16, 0(SI), Z18
+	VPSLLD $16, 0(SI)(R9*1), Z19
+	VPSLLD $16, 0(SI)(R9*2), Z20
+	VMOVUPS 0(R10), Z21
+	VFMADD231PS Z18, Z21, Z0
+	VFMADD231PS Z19, Z21, Z6
+	VFMADD231PS Z20, Z21, Z12
+	VMOVUPS 0(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z2
+	VFMADD231PS Z19, Z21, Z8
+	VFMADD231PS Z20, Z21, Z14
+	VMOVUPS 0(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z4
+	VFMADD231PS Z19, Z21, Z10
+	VFMADD231PS Z20, Z21, Z16
+	VPANDD 0(SI), Z31, Z18
+	VPANDD 0(SI)(R9*1), Z31, Z19
+	VPANDD 0(SI)(R9*2), Z31, Z20
+	VMOVUPS 64(R10), Z21
+	VFMADD231PS Z18, Z21, Z1
+	VFMADD231PS Z19, Z21, Z7
+	VFMADD231PS Z20, Z21, Z13
+	VMOVUPS 64(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z3
+	VFMADD231PS Z19, Z21, Z9
+	VFMADD231PS Z20, Z21, Z15
+	VMOVUPS 64(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z5
+	VFMADD231PS Z19, Z21, Z11
+	VFMADD231PS Z20, Z21, Z17
+	PREFETCHT0 0(DX)
+	PREFETCHT0 0(DX)(R9*1)
+	PREFETCHT0 0(DX)(R9*2)
+	ADDQ $64, DX
+	ADDQ $64, SI
+	ADDQ $128, R10
+	DECQ CX
+	JNZ block123
+tail122:
+	MOVQ dotArgs_tail(AX), SI
+	TESTQ SI, SI
+	JZ done124
+	ADDQ dotArgs_tailAt(AX), SI
+	MOVQ dotArgs_tailX(AX), R10
+	MOVQ $128, R9
+	VPSLLD $16, 0(SI), Z18
+	VPSLLD $16, 0(SI)(R9*1), Z19
+	VPSLLD $16, 0(SI)(R9*2), Z20
+	VMOVUPS 0(R10), Z21
+	VFMADD231PS Z18, Z21, Z0
+	VFMADD231PS Z19, Z21, Z6
+	VFMADD231PS Z20, Z21, Z12
+	VMOVUPS 0(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z2
+	VFMADD231PS Z19, Z21, Z8
+	VFMADD231PS Z20, Z21, Z14
+	VMOVUPS 0(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z4
+	VFMADD231PS Z19, Z21, Z10
+	VFMADD231PS Z20, Z21, Z16
+	VPANDD 0(SI), Z31, Z18
+	VPANDD 0(SI)(R9*1), Z31, Z19
+	VPANDD 0(SI)(R9*2), Z31, Z20
+	VMOVUPS 64(R10), Z21
+	VFMADD231PS Z18, Z21, Z1
+	VFMADD231PS Z19, Z21, Z7
+	VFMADD231PS Z20, Z21, Z13
+	VMOVUPS 64(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z3
+	VFMADD231PS Z19, Z21, Z9
+	VFMADD231PS Z20, Z21, Z15
+	VMOVUPS 64(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z5
+	VFMADD231PS Z19, Z21, Z11
+	VFMADD231PS Z20, Z21, Z17
+done124:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce127
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	VMOVUPS Z2, 128(BX)
+	VMOVUPS Z3, 192(BX)
+	VMOVUPS Z4, 256(BX)
+	VMOVUPS Z5, 320(BX)
+	VMOVUPS Z6, 384(BX)
+	VMOVUPS Z7, 448(BX)
+	VMOVUPS Z8, 512(BX)
+	VMOVUPS Z9, 576(BX)
+	VMOVUPS Z10, 640(BX)
+	VMOVUPS Z11, 704(BX)
+	VMOVUPS Z12, 768(BX)
+	VMOVUPS Z13, 832(BX)
+	VMOVUPS Z14, 896(BX)
+	VMOVUPS Z15, 960(BX)
+	VMOVUPS Z16, 1024(BX)
+	VMOVUPS Z17, 1088(BX)
+	JMP next126
+reduce127:
+	VSHUFF64X2 $0x44, Z2, Z0, Z18
+	VSHUFF64X2 $0xee, Z2, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x44, Z4, Z4, Z18
+	VSHUFF64X2 $0xee, Z4, Z4, Z4
+	VADDPS Z4, Z18, Z4
+	VSHUFF64X2 $0x44, Z3, Z1, Z18
+	VSHUFF64X2 $0xee, Z3, Z1, Z1
+	VADDPS Z1, Z18, Z1
+	VSHUFF64X2 $0x44, Z5, Z5, Z18
+	VSHUFF64X2 $0xee, Z5, Z5, Z5
+	VADDPS Z5, Z18, Z5
+	VSHUFF64X2 $0x44, Z8, Z6, Z18
+	VSHUFF64X2 $0xee, Z8, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFF64X2 $0x44, Z10, Z10, Z18
+	VSHUFF64X2 $0xee, Z10, Z10, Z10
+	VADDPS Z10, Z18, Z10
+	VSHUFF64X2 $0x44, Z9, Z7, Z18
+	VSHUFF64X2 $0xee, Z9, Z7, Z7
+	VADDPS Z7, Z18, Z7
+	VSHUFF64X2 $0x44, Z11, Z11, Z18
+	VSHUFF64X2 $0xee, Z11, Z11, Z11
+	VADDPS Z11, Z18, Z11
+	VSHUFF64X2 $0x88, Z4, Z0, Z18
+	VSHUFF64X2 $0xdd, Z4, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x88, Z5, Z1, Z18
+	VSHUFF64X2 $0xdd, Z5, Z1, Z1
+	VADDPS Z1, Z18, Z1
+	VSHUFF64X2 $0x88, Z10, Z6, Z18
+	VSHUFF64X2 $0xdd, Z10, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFF64X2 $0x88, Z11, Z7, Z18
+	VSHUFF64X2 $0xdd, Z11, Z7, Z7
+	VADDPS Z7, Z18, Z7
+	VSHUFPS $0x44, Z1, Z0, Z18
+	VSHUFPS $0xee, Z1, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFPS $0x44, Z7, Z6, Z18
+	VSHUFPS $0xee, Z7, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFPS $0x88, Z6, Z0, Z18
+	VSHUFPS $0xdd, Z6, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x44, Z14, Z12, Z18
+	VSHUFF64X2 $0xee, Z14, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFF64X2 $0x44, Z16, Z16, Z18
+	VSHUFF64X2 $0xee, Z16, Z16, Z16
+	VADDPS Z16, Z18, Z16
+	VSHUFF64X2 $0x44, Z15, Z13, Z18
+	VSHUFF64X2 $0xee, Z15, Z13, Z13
+	VADDPS Z13, Z18, Z13
+	VSHUFF64X2 $0x44, Z17, Z17, Z18
+	VSHUFF64X2 $0xee, Z17, Z17, Z17
+	VADDPS Z17, Z18, Z17
+	VSHUFF64X2 $0x88, Z16, Z12, Z18
+	VSHUFF64X2 $0xdd, Z16, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFF64X2 $0x88, Z17, Z13, Z18
+	VSHUFF64X2 $0xdd, Z17, Z13, Z13
+	VADDPS Z13, Z18, Z13
+	VSHUFPS $0x44, Z13, Z12, Z18
+	VSHUFPS $0xee, Z13, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFPS $0x88, Z12, Z12, Z18
+	VSHUFPS $0xdd, Z12, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFPS $0x88, Z12, Z0, Z18
+	VSHUFPS $0xdd, Z12, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VCMPPS $3, Z0, Z0, K1
+	VMOVUPS canonicalNaN<>(SB), K1, Z0
+	MOVQ dotArgs_dst(AX), R10
+	ADDQ dotArgs_dstAt(AX), R10
+	VMOVLPS X0, (R10)
+	VEXTRACTPS $2, X0, 8(R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $1, Z0, X15
+	VMOVLPS X15, (R10)
+	VEXTRACTPS $2, X15, 8(R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $2, Z0, X15
+	VMOVLPS X15, (R10)
+	VEXTRACTPS $2, X15, 8(R10)
+next126:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sumsAt(AX)
+	MOVQ dotArgs_row(AX), BX
+	IMUL3Q $3, BX, BX
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
+	DECQ dotArgs_groups(AX)
+	JNZ group117
+	VZEROUPPER
+	RET
+
+// func dotBF16R1V3AVX512(a *dotArgs)
+TEXT ·dotBF16R1V3AVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ dotArgs_xStride(AX), R11
+group128:
+	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
+	MOVQ dotArgs_row(AX), R9
+	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_groups(AX), $1
+	JEQ last129
+	IMUL3Q $1, R9, DX
+	ADDQ SI, DX
+	JMP known130
+last129:
+	MOVQ dotArgs_w(AX), DX
+	ADDQ dotArgs_next(AX), DX
+known130:
+	VMOVUPS highHalf<>(SB), Z31
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh132
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS 0(BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	VMOVUPS 256(BX), Z4
+	VMOVUPS 320(BX), Z5
+	JMP begun131
+fresh132:
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+begun131:
+	MOVQ dotArgs_blocks(AX), CX
+	TESTQ CX, CX
+	JZ tail133
+block134:
+	VPSLLD $16, 0(SI), Z6
+	VFMADD231PS 0(R10), Z6, Z0
+	VFMADD231PS 0(R10)(R11*1), Z6, Z2
+	VFMADD231PS 0(R10)(R11*2), Z6, Z4
+	VPANDD 0(SI), Z31, Z6
+	VFMADD231PS 64(R10), Z6, Z1
+	VFMADD231PS 64(R10)(R11*1), Z6, Z3
+	VFMADD231PS 64(R10)(R11*2), Z6, Z5
+	PREFETCHT0 0(DX)
+	ADDQ $64, DX
+	ADDQ $64, SI
+	ADDQ $128, R10
+	DECQ CX
+	JNZ block134
+tail133:
+	MOVQ dotArgs_tail(AX), SI
+	TESTQ SI, SI
+	JZ done135
+	ADDQ dotArgs_tailAt(AX), SI
+	MOVQ dotArgs_tailX(AX), R10
+	MOVQ $128, R9
+	VPSLLD $16, 0(SI), Z6
+	VFMADD231PS 0(R10), Z6, Z0
+	VFMADD231PS 0(R10)(R11*1), Z6, Z2
+	VFMADD231PS 0(R10)(R11*2), Z6, Z4
+	VPANDD 0(SI), Z31, Z6
+	VFMADD231PS 64(R10), Z6, Z1
+	VFMADD231PS 64(R10)(R11*1), Z6, Z3
+	VFMADD231PS 64(R10)(R11*2), Z6, Z5
+done135:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce138
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	VMOVUPS Z2, 128(BX)
+	VMOVUPS Z3, 192(BX)
+	VMOVUPS Z4, 256(BX)
+	VMOVUPS Z5, 320(BX)
+	JMP next137
+reduce138:
+	VSHUFF64X2 $0x44, Z2, Z0, Z6
+	VSHUFF64X2 $0xee, Z2, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFF64X2 $0x44, Z4, Z4, Z6
+	VSHUFF64X2 $0xee, Z4, Z4, Z4
+	VADDPS Z4, Z6, Z4
+	VSHUFF64X2 $0x44, Z3, Z1, Z6
+	VSHUFF64X2 $0xee, Z3, Z1, Z1
+	VADDPS Z1, Z6, Z1
+	VSHUFF64X2 $0x44, Z5, Z5, Z6
+	VSHUFF64X2 $0xee, Z5, Z5, Z5
+	VADDPS Z5, Z6, Z5
+	VSHUFF64X2 $0x88, Z4, Z0, Z6
+	VSHUFF64X2 $0xdd, Z4, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFF64X2 $0x88, Z5, Z1, Z6
+	VSHUFF64X2 $0xdd, Z5, Z1, Z1
+	VADDPS Z1, Z6, Z1
+	VSHUFPS $0x44, Z1, Z0, Z6
+	VSHUFPS $0xee, Z1, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFPS $0x88, Z0, Z0, Z6
+	VSHUFPS $0xdd, Z0, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFPS $0x88, Z0, Z0, Z6
+	VSHUFPS $0xdd, Z0, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VCMPPS $3, Z0, Z0, K1
+	VMOVUPS canonicalNaN<>(SB), K1, Z0
+	MOVQ dotArgs_dst(AX), R10
+	ADDQ dotArgs_dstAt(AX), R10
+	VMOVSS X0, (R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $1, Z0, X15
+	VMOVSS X15, (R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $2, Z0, X15
+	VMOVSS X15, (R10)
+next137:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sumsAt(AX)
+	MOVQ dotArgs_row(AX), BX
+	IMUL3Q $1, BX, BX
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
+	DECQ dotArgs_groups(AX)
+	JNZ group128
 	VZEROUPPER
 	RET
 
@@ -1619,23 +2381,23 @@ TEXT ·dotBF16R3V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group95:
+group139:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last96
+	JEQ last140
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known97
-last96:
+	JMP known141
+last140:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known97:
+known141:
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh99
+	JNE fresh143
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -1662,8 +2424,8 @@ known97:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun98
-fresh99:
+	JMP begun142
+fresh143:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1688,11 +2450,11 @@ fresh99:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun98:
+begun142:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail100
-block101:
+	JZ tail144
+block145:
 	VPSLLD $16, 0(SI), Z24
 	VPSLLD $16, 0(SI)(R9*1), Z25
 	VPSLLD $16, 0(SI)(R9*2), Z26
@@ -1738,11 +2500,11 @@ block101:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block101
-tail100:
+	JNZ block145
+tail144:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done102
+	JZ done146
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -1784,9 +2546,9 @@ tail100:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done102:
+done146:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce105
+	JNE reduce149
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -1813,8 +2575,8 @@ done102:
 	VMOVUPS Z21, 1344(BX)
 	VMOVUPS Z22, 1408(BX)
 	VMOVUPS Z23, 1472(BX)
-	JMP next104
-reduce105:
+	JMP next148
+reduce149:
 	VSHUFF64X2 $0x44, Z2, Z0, Z24
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z24, Z0
@@ -1905,7 +2667,7 @@ reduce105:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next104:
+next148:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -1914,7 +2676,7 @@ next104:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group95
+	JNZ group139
 	VZEROUPPER
 	RET
 
@@ -1923,23 +2685,23 @@ TEXT ·dotBF16R1V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group106:
+group150:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last107
+	JEQ last151
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known108
-last107:
+	JMP known152
+last151:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known108:
+known152:
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh110
+	JNE fresh154
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -1950,8 +2712,8 @@ known108:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun109
-fresh110:
+	JMP begun153
+fresh154:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -1960,11 +2722,11 @@ fresh110:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun109:
+begun153:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail111
-block112:
+	JZ tail155
+block156:
 	VPSLLD $16, 0(SI), Z8
 	VFMADD231PS 0(R10), Z8, Z0
 	VFMADD231PS 0(R10)(R11*1), Z8, Z2
@@ -1980,11 +2742,11 @@ block112:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block112
-tail111:
+	JNZ block156
+tail155:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done113
+	JZ done157
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -1998,9 +2760,9 @@ tail111:
 	VFMADD231PS 64(R10)(R11*1), Z8, Z3
 	VFMADD231PS 64(R10)(R11*2), Z8, Z5
 	VFMADD231PS 64(R10)(R12*1), Z8, Z7
-done113:
+done157:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce116
+	JNE reduce160
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -2011,8 +2773,8 @@ done113:
 	VMOVUPS Z5, 320(BX)
 	VMOVUPS Z6, 384(BX)
 	VMOVUPS Z7, 448(BX)
-	JMP next115
-reduce116:
+	JMP next159
+reduce160:
 	VSHUFF64X2 $0x44, Z2, Z0, Z8
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z8, Z0
@@ -2054,7 +2816,7 @@ reduce116:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (R10)
-next115:
+next159:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -2063,7 +2825,7 @@ next115:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group106
+	JNZ group150
 	VZEROUPPER
 	RET
 
@@ -2072,24 +2834,24 @@ TEXT ·dotBF16R3V8AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group117:
+group161:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (R10)(R11*4), DI
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last118
+	JEQ last162
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known119
-last118:
+	JMP known163
+last162:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known119:
+known163:
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh121
+	JNE fresh165
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -2116,8 +2878,8 @@ known119:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun120
-fresh121:
+	JMP begun164
+fresh165:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -2142,11 +2904,11 @@ fresh121:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun120:
+begun164:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail122
-block123:
+	JZ tail166
+block167:
 	VPSLLD $16, 0(SI), Z24
 	VPSLLD $16, 0(SI)(R9*1), Z25
 	VPSLLD $16, 0(SI)(R9*2), Z26
@@ -2190,11 +2952,11 @@ block123:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block123
-tail122:
+	JNZ block167
+tail166:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done124
+	JZ done168
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -2234,7 +2996,7 @@ tail122:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done124:
+done168:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -2267,20 +3029,20 @@ done124:
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (R10)(R11*4), DI
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last126
+	JEQ last170
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known127
-last126:
+	JMP known171
+last170:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known127:
+known171:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $32, BX, BX
 	ADDQ BX, DX
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh129
+	JNE fresh173
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 1536(BX), Z0
@@ -2307,8 +3069,8 @@ known127:
 	VMOVUPS 2880(BX), Z21
 	VMOVUPS 2944(BX), Z22
 	VMOVUPS 3008(BX), Z23
-	JMP begun128
-fresh129:
+	JMP begun172
+fresh173:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -2333,11 +3095,11 @@ fresh129:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun128:
+begun172:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail130
-block131:
+	JZ tail174
+block175:
 	VPANDD 0(SI), Z31, Z24
 	VPANDD 0(SI)(R9*1), Z31, Z25
 	VPANDD 0(SI)(R9*2), Z31, Z26
@@ -2381,11 +3143,11 @@ block131:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block131
-tail130:
+	JNZ block175
+tail174:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done132
+	JZ done176
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -2425,7 +3187,7 @@ tail130:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done132:
+done176:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 1536(BX)
@@ -2453,9 +3215,9 @@ done132:
 	VMOVUPS Z22, 2944(BX)
 	VMOVUPS Z23, 3008(BX)
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce135
-	JMP next134
-reduce135:
+	JNE reduce179
+	JMP next178
+reduce179:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -2687,7 +3449,7 @@ reduce135:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next134:
+next178:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -2696,7 +3458,7 @@ next134:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group117
+	JNZ group161
 	VZEROUPPER
 	RET
 
@@ -2705,24 +3467,24 @@ TEXT ·dotBF16R1V8AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group136:
+group180:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (R10)(R11*4), DI
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last137
+	JEQ last181
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known138
-last137:
+	JMP known182
+last181:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known138:
+known182:
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh140
+	JNE fresh184
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -2733,8 +3495,8 @@ known138:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun139
-fresh140:
+	JMP begun183
+fresh184:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -2743,11 +3505,11 @@ fresh140:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun139:
+begun183:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail141
-block142:
+	JZ tail185
+block186:
 	VPSLLD $16, 0(SI), Z8
 	VFMADD231PS 0(R10), Z8, Z0
 	VFMADD231PS 0(R10)(R11*1), Z8, Z1
@@ -2763,11 +3525,11 @@ block142:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block142
-tail141:
+	JNZ block186
+tail185:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done143
+	JZ done187
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -2781,7 +3543,7 @@ tail141:
 	VFMADD231PS 0(DI)(R11*1), Z8, Z5
 	VFMADD231PS 0(DI)(R11*2), Z8, Z6
 	VFMADD231PS 0(DI)(R12*1), Z8, Z7
-done143:
+done187:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -2798,20 +3560,20 @@ done143:
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (R10)(R11*4), DI
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last145
+	JEQ last189
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known146
-last145:
+	JMP known190
+last189:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known146:
+known190:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $32, BX, BX
 	ADDQ BX, DX
 	VMOVUPS highHalf<>(SB), Z31
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh148
+	JNE fresh192
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 512(BX), Z0
@@ -2822,8 +3584,8 @@ known146:
 	VMOVUPS 832(BX), Z5
 	VMOVUPS 896(BX), Z6
 	VMOVUPS 960(BX), Z7
-	JMP begun147
-fresh148:
+	JMP begun191
+fresh192:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -2832,11 +3594,11 @@ fresh148:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun147:
+begun191:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail149
-block150:
+	JZ tail193
+block194:
 	VPANDD 0(SI), Z31, Z8
 	VFMADD231PS 64(R10), Z8, Z0
 	VFMADD231PS 64(R10)(R11*1), Z8, Z1
@@ -2852,11 +3614,11 @@ block150:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block150
-tail149:
+	JNZ block194
+tail193:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done151
+	JZ done195
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -2870,7 +3632,7 @@ tail149:
 	VFMADD231PS 64(DI)(R11*1), Z8, Z5
 	VFMADD231PS 64(DI)(R11*2), Z8, Z6
 	VFMADD231PS 64(DI)(R12*1), Z8, Z7
-done151:
+done195:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 512(BX)
@@ -2882,9 +3644,9 @@ done151:
 	VMOVUPS Z6, 896(BX)
 	VMOVUPS Z7, 960(BX)
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce154
-	JMP next153
-reduce154:
+	JNE reduce198
+	JMP next197
+reduce198:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -2986,7 +3748,7 @@ reduce154:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (R10)
-next153:
+next197:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -2995,20 +3757,20 @@ next153:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group136
+	JNZ group180
 	VZEROUPPER
 	RET
 
 // func dotF16R3V1AVX512(a *dotArgs)
 TEXT ·dotF16R3V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
-group155:
+group199:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh157
+	JNE fresh201
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -3017,31 +3779,31 @@ group155:
 	VMOVUPS 192(BX), Z3
 	VMOVUPS 256(BX), Z4
 	VMOVUPS 320(BX), Z5
-	JMP begun156
-fresh157:
+	JMP begun200
+fresh201:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
 	VXORPS X4, X4, X4
 	VXORPS X5, X5, X5
-begun156:
+begun200:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail158
+	JZ tail202
 	MOVQ SI, DX
 	MOVQ $0, BX
 	SUBQ $32, CX
-	JHI block159
+	JHI block203
 	ADDQ $32, CX
-leaving161:
+leaving205:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $64, BX, BX
 	SUBQ BX, DX
 	IMUL3Q $3, R9, BX
 	ADDQ BX, DX
 	MOVQ $1, BX
-block159:
+block203:
 	VMOVUPS 0(R10), Z6
 	VCVTPH2PS 0(SI), Z7
 	VFMADD231PS Z7, Z6, Z0
@@ -3063,14 +3825,14 @@ block159:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block159
+	JNZ block203
 	MOVQ $32, CX
 	TESTQ BX, BX
-	JZ leaving161
-tail158:
+	JZ leaving205
+tail202:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done160
+	JZ done204
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -3088,9 +3850,9 @@ tail158:
 	VFMADD231PS Z8, Z6, Z3
 	VCVTPH2PS 32(SI)(R9*2), Z7
 	VFMADD231PS Z7, Z6, Z5
-done160:
+done204:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce163
+	JNE reduce207
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -3099,8 +3861,8 @@ done160:
 	VMOVUPS Z3, 192(BX)
 	VMOVUPS Z4, 256(BX)
 	VMOVUPS Z5, 320(BX)
-	JMP next162
-reduce163:
+	JMP next206
+reduce207:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -3137,7 +3899,7 @@ reduce163:
 	ADDQ dotArgs_dstAt(AX), R10
 	VMOVLPS X0, (R10)
 	VEXTRACTPS $2, X0, 8(R10)
-next162:
+next206:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -3146,45 +3908,45 @@ next162:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group155
+	JNZ group199
 	VZEROUPPER
 	RET
 
 // func dotF16R1V1AVX512(a *dotArgs)
 TEXT ·dotF16R1V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
-group164:
+group208:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh166
+	JNE fresh210
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
-	JMP begun165
-fresh166:
+	JMP begun209
+fresh210:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
-begun165:
+begun209:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail167
+	JZ tail211
 	MOVQ SI, DX
 	MOVQ $0, BX
 	SUBQ $32, CX
-	JHI block168
+	JHI block212
 	ADDQ $32, CX
-leaving170:
+leaving214:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $64, BX, BX
 	SUBQ BX, DX
 	IMUL3Q $1, R9, BX
 	ADDQ BX, DX
 	MOVQ $1, BX
-block168:
+block212:
 	VMOVUPS 0(R10), Z2
 	VCVTPH2PS 0(SI), Z3
 	VFMADD231PS Z3, Z2, Z0
@@ -3196,14 +3958,14 @@ block168:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block168
+	JNZ block212
 	MOVQ $32, CX
 	TESTQ BX, BX
-	JZ leaving170
-tail167:
+	JZ leaving214
+tail211:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done169
+	JZ done213
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -3213,15 +3975,15 @@ tail167:
 	VMOVUPS 64(R10), Z2
 	VCVTPH2PS 32(SI), Z3
 	VFMADD231PS Z3, Z2, Z1
-done169:
+done213:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce172
+	JNE reduce216
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
-	JMP next171
-reduce172:
+	JMP next215
+reduce216:
 	VADDPS Z1, Z0, Z0
 	VSHUFF64X2 $0x44, Z0, Z0, Z2
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
@@ -3240,7 +4002,7 @@ reduce172:
 	MOVQ dotArgs_dst(AX), R10
 	ADDQ dotArgs_dstAt(AX), R10
 	VMOVSS X0, (R10)
-next171:
+next215:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -3249,7 +4011,7 @@ next171:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group164
+	JNZ group208
 	VZEROUPPER
 	RET
 
@@ -3257,13 +4019,13 @@ next171:
 TEXT ·dotF16R3V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
-group173:
+group217:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh175
+	JNE fresh219
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -3278,8 +4040,8 @@ group173:
 	VMOVUPS 576(BX), Z9
 	VMOVUPS 640(BX), Z10
 	VMOVUPS 704(BX), Z11
-	JMP begun174
-fresh175:
+	JMP begun218
+fresh219:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -3292,23 +4054,23 @@ fresh175:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun174:
+begun218:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail176
+	JZ tail220
 	MOVQ SI, DX
 	MOVQ $0, BX
 	SUBQ $32, CX
-	JHI block177
+	JHI block221
 	ADDQ $32, CX
-leaving179:
+leaving223:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $64, BX, BX
 	SUBQ BX, DX
 	IMUL3Q $3, R9, BX
 	ADDQ BX, DX
 	MOVQ $1, BX
-block177:
+block221:
 	VCVTPH2PS 0(SI), Z12
 	VCVTPH2PS 0(SI)(R9*1), Z13
 	VCVTPH2PS 0(SI)(R9*2), Z14
@@ -3338,14 +4100,14 @@ block177:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block177
+	JNZ block221
 	MOVQ $32, CX
 	TESTQ BX, BX
-	JZ leaving179
-tail176:
+	JZ leaving223
+tail220:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done178
+	JZ done222
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -3371,9 +4133,9 @@ tail176:
 	VFMADD231PS Z12, Z15, Z3
 	VFMADD231PS Z13, Z15, Z7
 	VFMADD231PS Z14, Z15, Z11
-done178:
+done222:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce181
+	JNE reduce225
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -3388,8 +4150,8 @@ done178:
 	VMOVUPS Z9, 576(BX)
 	VMOVUPS Z10, 640(BX)
 	VMOVUPS Z11, 704(BX)
-	JMP next180
-reduce181:
+	JMP next224
+reduce225:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -3433,7 +4195,7 @@ reduce181:
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next180:
+next224:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -3442,7 +4204,7 @@ next180:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group173
+	JNZ group217
 	VZEROUPPER
 	RET
 
@@ -3450,42 +4212,42 @@ next180:
 TEXT ·dotF16R1V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
-group182:
+group226:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh184
+	JNE fresh228
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
 	VMOVUPS 192(BX), Z3
-	JMP begun183
-fresh184:
+	JMP begun227
+fresh228:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun183:
+begun227:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail185
+	JZ tail229
 	MOVQ SI, DX
 	MOVQ $0, BX
 	SUBQ $32, CX
-	JHI block186
+	JHI block230
 	ADDQ $32, CX
-leaving188:
+leaving232:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $64, BX, BX
 	SUBQ BX, DX
 	IMUL3Q $1, R9, BX
 	ADDQ BX, DX
 	MOVQ $1, BX
-block186:
+block230:
 	VCVTPH2PS 0(SI), Z4
 	VFMADD231PS 0(R10), Z4, Z0
 	VFMADD231PS 0(R10)(R11*1), Z4, Z2
@@ -3497,14 +4259,14 @@ block186:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block186
+	JNZ block230
 	MOVQ $32, CX
 	TESTQ BX, BX
-	JZ leaving188
-tail185:
+	JZ leaving232
+tail229:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done187
+	JZ done231
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -3514,17 +4276,17 @@ tail185:
 	VCVTPH2PS 32(SI), Z4
 	VFMADD231PS 64(R10), Z4, Z1
 	VFMADD231PS 64(R10)(R11*1), Z4, Z3
-done187:
+done231:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce190
+	JNE reduce234
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
 	VMOVUPS Z3, 192(BX)
-	JMP next189
-reduce190:
+	JMP next233
+reduce234:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VSHUFF64X2 $0x44, Z2, Z0, Z4
@@ -3547,7 +4309,7 @@ reduce190:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVSS X15, (R10)
-next189:
+next233:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -3556,7 +4318,369 @@ next189:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group182
+	JNZ group226
+	VZEROUPPER
+	RET
+
+// func dotF16R3V3AVX512(a *dotArgs)
+TEXT ·dotF16R3V3AVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ dotArgs_xStride(AX), R11
+group235:
+	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
+	MOVQ dotArgs_row(AX), R9
+	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_groups(AX), $1
+	JEQ last236
+	IMUL3Q $3, R9, DX
+	ADDQ SI, DX
+	JMP known237
+last236:
+	MOVQ dotArgs_w(AX), DX
+	ADDQ dotArgs_next(AX), DX
+known237:
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh239
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS 0(BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	VMOVUPS 256(BX), Z4
+	VMOVUPS 320(BX), Z5
+	VMOVUPS 384(BX), Z6
+	VMOVUPS 448(BX), Z7
+	VMOVUPS 512(BX), Z8
+	VMOVUPS 576(BX), Z9
+	VMOVUPS 640(BX), Z10
+	VMOVUPS 704(BX), Z11
+	VMOVUPS 768(BX), Z12
+	VMOVUPS 832(BX), Z13
+	VMOVUPS 896(BX), Z14
+	VMOVUPS 960(BX), Z15
+	VMOVUPS 1024(BX), Z16
+	VMOVUPS 1088(BX), Z17
+	JMP begun238
+fresh239:
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+	VXORPS X6, X6, X6
+	VXORPS X7, X7, X7
+	VXORPS X8, X8, X8
+	VXORPS X9, X9, X9
+	VXORPS X10, X10, X10
+	VXORPS X11, X11, X11
+	VXORPS X12, X12, X12
+	VXORPS X13, X13, X13
+	VXORPS X14, X14, X14
+	VXORPS X15, X15, X15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+begun238:
+	MOVQ dotArgs_blocks(AX), CX
+	TESTQ CX, CX
+	JZ tail240
+block241:
+	VCVTPH2PS 0(SI), Z18
+	VCVTPH2PS 0(SI)(R9*1), Z19
+	VCVTPH2PS 0(SI)(R9*2), Z20
+	VMOVUPS 0(R10), Z21
+	VFMADD231PS Z18, Z21, Z0
+	VFMADD231PS Z19, Z21, Z6
+	VFMADD231PS Z20, Z21, Z12
+	VMOVUPS 0(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z2
+	VFMADD231PS Z19, Z21, Z8
+	VFMADD231PS Z20, Z21, Z14
+	VMOVUPS 0(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z4
+	VFMADD231PS Z19, Z21, Z10
+	VFMADD231PS Z20, Z21, Z16
+	VCVTPH2PS 32(SI), Z18
+	VCVTPH2PS 32(SI)(R9*1), Z19
+	VCVTPH2PS 32(SI)(R9*2), Z20
+	VMOVUPS 64(R10), Z21
+	VFMADD231PS Z18, Z21, Z1
+	VFMADD231PS Z19, Z21, Z7
+	VFMADD231PS Z20, Z21, Z13
+	VMOVUPS 64(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z3
+	VFMADD231PS Z19, Z21, Z9
+	VFMADD231PS Z20, Z21, Z15
+	VMOVUPS 64(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z5
+	VFMADD231PS Z19, Z21, Z11
+	VFMADD231PS Z20, Z21, Z17
+	PREFETCHT0 0(DX)
+	PREFETCHT0 0(DX)(R9*1)
+	PREFETCHT0 0(DX)(R9*2)
+	ADDQ $64, DX
+	ADDQ $64, SI
+	ADDQ $128, R10
+	DECQ CX
+	JNZ block241
+tail240:
+	MOVQ dotArgs_tail(AX), SI
+	TESTQ SI, SI
+	JZ done242
+	ADDQ dotArgs_tailAt(AX), SI
+	MOVQ dotArgs_tailX(AX), R10
+	MOVQ $128, R9
+	VCVTPH2PS 0(SI), Z18
+	VCVTPH2PS 0(SI)(R9*1), Z19
+	VCVTPH2PS 0(SI)(R9*2), Z20
+	VMOVUPS 0(R10), Z21
+	VFMADD231PS Z18, Z21, Z0
+	VFMADD231PS Z19, Z21, Z6
+	VFMADD231PS Z20, Z21, Z12
+	VMOVUPS 0(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z2
+	VFMADD231PS Z19, Z21, Z8
+	VFMADD231PS Z20, Z21, Z14
+	VMOVUPS 0(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z4
+	VFMADD231PS Z19, Z21, Z10
+	VFMADD231PS Z20, Z21, Z16
+	VCVTPH2PS 32(SI), Z18
+	VCVTPH2PS 32(SI)(R9*1), Z19
+	VCVTPH2PS 32(SI)(R9*2), Z20
+	VMOVUPS 64(R10), Z21
+	VFMADD231PS Z18, Z21, Z1
+	VFMADD231PS Z19, Z21, Z7
+	VFMADD231PS Z20, Z21, Z13
+	VMOVUPS 64(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z3
+	VFMADD231PS Z19, Z21, Z9
+	VFMADD231PS Z20, Z21, Z15
+	VMOVUPS 64(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z5
+	VFMADD231PS Z19, Z21, Z11
+	VFMADD231PS Z20, Z21, Z17
+done242:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce245
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	VMOVUPS Z2, 128(BX)
+	VMOVUPS Z3, 192(BX)
+	VMOVUPS Z4, 256(BX)
+	VMOVUPS Z5, 320(BX)
+	VMOVUPS Z6, 384(BX)
+	VMOVUPS Z7, 448(BX)
+	VMOVUPS Z8, 512(BX)
+	VMOVUPS Z9, 576(BX)
+	VMOVUPS Z10, 640(BX)
+	VMOVUPS Z11, 704(BX)
+	VMOVUPS Z12, 768(BX)
+	VMOVUPS Z13, 832(BX)
+	VMOVUPS Z14, 896(BX)
+	VMOVUPS Z15, 960(BX)
+	VMOVUPS Z16, 1024(BX)
+	VMOVUPS Z17, 1088(BX)
+	JMP next244
+reduce245:
+	VADDPS Z1, Z0, Z0
+	VADDPS Z3, Z2, Z2
+	VADDPS Z5, Z4, Z4
+	VADDPS Z7, Z6, Z6
+	VADDPS Z9, Z8, Z8
+	VADDPS Z11, Z10, Z10
+	VADDPS Z13, Z12, Z12
+	VADDPS Z15, Z14, Z14
+	VADDPS Z17, Z16, Z16
+	VSHUFF64X2 $0x44, Z2, Z0, Z18
+	VSHUFF64X2 $0xee, Z2, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x44, Z4, Z4, Z18
+	VSHUFF64X2 $0xee, Z4, Z4, Z4
+	VADDPS Z4, Z18, Z4
+	VSHUFF64X2 $0x44, Z8, Z6, Z18
+	VSHUFF64X2 $0xee, Z8, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFF64X2 $0x44, Z10, Z10, Z18
+	VSHUFF64X2 $0xee, Z10, Z10, Z10
+	VADDPS Z10, Z18, Z10
+	VSHUFF64X2 $0x44, Z14, Z12, Z18
+	VSHUFF64X2 $0xee, Z14, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFF64X2 $0x44, Z16, Z16, Z18
+	VSHUFF64X2 $0xee, Z16, Z16, Z16
+	VADDPS Z16, Z18, Z16
+	VSHUFF64X2 $0x88, Z4, Z0, Z18
+	VSHUFF64X2 $0xdd, Z4, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x88, Z10, Z6, Z18
+	VSHUFF64X2 $0xdd, Z10, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFF64X2 $0x88, Z16, Z12, Z18
+	VSHUFF64X2 $0xdd, Z16, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFPS $0x44, Z6, Z0, Z18
+	VSHUFPS $0xee, Z6, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFPS $0x44, Z12, Z12, Z18
+	VSHUFPS $0xee, Z12, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFPS $0x88, Z12, Z0, Z18
+	VSHUFPS $0xdd, Z12, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VCMPPS $3, Z0, Z0, K1
+	VMOVUPS canonicalNaN<>(SB), K1, Z0
+	MOVQ dotArgs_dst(AX), R10
+	ADDQ dotArgs_dstAt(AX), R10
+	VMOVLPS X0, (R10)
+	VEXTRACTPS $2, X0, 8(R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $1, Z0, X15
+	VMOVLPS X15, (R10)
+	VEXTRACTPS $2, X15, 8(R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $2, Z0, X15
+	VMOVLPS X15, (R10)
+	VEXTRACTPS $2, X15, 8(R10)
+next244:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sumsAt(AX)
+	MOVQ dotArgs_row(AX), BX
+	IMUL3Q $3, BX, BX
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $384, dotArgs_tailAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
+	DECQ dotArgs_groups(AX)
+	JNZ group235
+	VZEROUPPER
+	RET
+
+// func dotF16R1V3AVX512(a *dotArgs)
+TEXT ·dotF16R1V3AVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ dotArgs_xStride(AX), R11
+group246:
+	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
+	MOVQ dotArgs_row(AX), R9
+	MOVQ dotArgs_x(AX), R10
+	CMPQ dotArgs_groups(AX), $1
+	JEQ last247
+	IMUL3Q $1, R9, DX
+	ADDQ SI, DX
+	JMP known248
+last247:
+	MOVQ dotArgs_w(AX), DX
+	ADDQ dotArgs_next(AX), DX
+known248:
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh250
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS 0(BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	VMOVUPS 256(BX), Z4
+	VMOVUPS 320(BX), Z5
+	JMP begun249
+fresh250:
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+begun249:
+	MOVQ dotArgs_blocks(AX), CX
+	TESTQ CX, CX
+	JZ tail251
+block252:
+	VCVTPH2PS 0(SI), Z6
+	VFMADD231PS 0(R10), Z6, Z0
+	VFMADD231PS 0(R10)(R11*1), Z6, Z2
+	VFMADD231PS 0(R10)(R11*2), Z6, Z4
+	VCVTPH2PS 32(SI), Z6
+	VFMADD231PS 64(R10), Z6, Z1
+	VFMADD231PS 64(R10)(R11*1), Z6, Z3
+	VFMADD231PS 64(R10)(R11*2), Z6, Z5
+	PREFETCHT0 0(DX)
+	ADDQ $64, DX
+	ADDQ $64, SI
+	ADDQ $128, R10
+	DECQ CX
+	JNZ block252
+tail251:
+	MOVQ dotArgs_tail(AX), SI
+	TESTQ SI, SI
+	JZ done253
+	ADDQ dotArgs_tailAt(AX), SI
+	MOVQ dotArgs_tailX(AX), R10
+	MOVQ $128, R9
+	VCVTPH2PS 0(SI), Z6
+	VFMADD231PS 0(R10), Z6, Z0
+	VFMADD231PS 0(R10)(R11*1), Z6, Z2
+	VFMADD231PS 0(R10)(R11*2), Z6, Z4
+	VCVTPH2PS 32(SI), Z6
+	VFMADD231PS 64(R10), Z6, Z1
+	VFMADD231PS 64(R10)(R11*1), Z6, Z3
+	VFMADD231PS 64(R10)(R11*2), Z6, Z5
+done253:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce256
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	VMOVUPS Z2, 128(BX)
+	VMOVUPS Z3, 192(BX)
+	VMOVUPS Z4, 256(BX)
+	VMOVUPS Z5, 320(BX)
+	JMP next255
+reduce256:
+	VADDPS Z1, Z0, Z0
+	VADDPS Z3, Z2, Z2
+	VADDPS Z5, Z4, Z4
+	VSHUFF64X2 $0x44, Z2, Z0, Z6
+	VSHUFF64X2 $0xee, Z2, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFF64X2 $0x44, Z4, Z4, Z6
+	VSHUFF64X2 $0xee, Z4, Z4, Z4
+	VADDPS Z4, Z6, Z4
+	VSHUFF64X2 $0x88, Z4, Z0, Z6
+	VSHUFF64X2 $0xdd, Z4, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFPS $0x44, Z0, Z0, Z6
+	VSHUFPS $0xee, Z0, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFPS $0x88, Z0, Z0, Z6
+	VSHUFPS $0xdd, Z0, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VCMPPS $3, Z0, Z0, K1
+	VMOVUPS canonicalNaN<>(SB), K1, Z0
+	MOVQ dotArgs_dst(AX), R10
+	ADDQ dotArgs_dstAt(AX), R10
+	VMOVSS X0, (R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $1, Z0, X15
+	VMOVSS X15, (R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $2, Z0, X15
+	VMOVSS X15, (R10)
+next255:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sumsAt(AX)
+	MOVQ dotArgs_row(AX), BX
+	IMUL3Q $1, BX, BX
+	ADDQ BX, dotArgs_wAt(AX)
+	ADDQ $128, dotArgs_tailAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
+	DECQ dotArgs_groups(AX)
+	JNZ group246
 	VZEROUPPER
 	RET
 
@@ -3565,22 +4689,22 @@ TEXT ·dotF16R3V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group191:
+group257:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last192
+	JEQ last258
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known193
-last192:
+	JMP known259
+last258:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known193:
+known259:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh195
+	JNE fresh261
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -3607,8 +4731,8 @@ known193:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun194
-fresh195:
+	JMP begun260
+fresh261:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -3633,11 +4757,11 @@ fresh195:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun194:
+begun260:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail196
-block197:
+	JZ tail262
+block263:
 	VCVTPH2PS 0(SI), Z24
 	VCVTPH2PS 0(SI)(R9*1), Z25
 	VCVTPH2PS 0(SI)(R9*2), Z26
@@ -3683,11 +4807,11 @@ block197:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block197
-tail196:
+	JNZ block263
+tail262:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done198
+	JZ done264
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -3729,9 +4853,9 @@ tail196:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done198:
+done264:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce201
+	JNE reduce267
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -3758,8 +4882,8 @@ done198:
 	VMOVUPS Z21, 1344(BX)
 	VMOVUPS Z22, 1408(BX)
 	VMOVUPS Z23, 1472(BX)
-	JMP next200
-reduce201:
+	JMP next266
+reduce267:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -3826,7 +4950,7 @@ reduce201:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next200:
+next266:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -3835,7 +4959,7 @@ next200:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group191
+	JNZ group257
 	VZEROUPPER
 	RET
 
@@ -3844,22 +4968,22 @@ TEXT ·dotF16R1V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group202:
+group268:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last203
+	JEQ last269
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known204
-last203:
+	JMP known270
+last269:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known204:
+known270:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh206
+	JNE fresh272
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -3870,8 +4994,8 @@ known204:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun205
-fresh206:
+	JMP begun271
+fresh272:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -3880,11 +5004,11 @@ fresh206:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun205:
+begun271:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail207
-block208:
+	JZ tail273
+block274:
 	VCVTPH2PS 0(SI), Z8
 	VFMADD231PS 0(R10), Z8, Z0
 	VFMADD231PS 0(R10)(R11*1), Z8, Z2
@@ -3900,11 +5024,11 @@ block208:
 	ADDQ $64, SI
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block208
-tail207:
+	JNZ block274
+tail273:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done209
+	JZ done275
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -3918,9 +5042,9 @@ tail207:
 	VFMADD231PS 64(R10)(R11*1), Z8, Z3
 	VFMADD231PS 64(R10)(R11*2), Z8, Z5
 	VFMADD231PS 64(R10)(R12*1), Z8, Z7
-done209:
+done275:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce212
+	JNE reduce278
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -3931,8 +5055,8 @@ done209:
 	VMOVUPS Z5, 320(BX)
 	VMOVUPS Z6, 384(BX)
 	VMOVUPS Z7, 448(BX)
-	JMP next211
-reduce212:
+	JMP next277
+reduce278:
 	VADDPS Z1, Z0, Z0
 	VADDPS Z3, Z2, Z2
 	VADDPS Z5, Z4, Z4
@@ -3966,7 +5090,7 @@ reduce212:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (R10)
-next211:
+next277:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -3975,7 +5099,7 @@ next211:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group202
+	JNZ group268
 	VZEROUPPER
 	RET
 
@@ -3984,23 +5108,23 @@ TEXT ·dotF16R3V8AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group213:
+group279:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (R10)(R11*4), DI
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last214
+	JEQ last280
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known215
-last214:
+	JMP known281
+last280:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known215:
+known281:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh217
+	JNE fresh283
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -4027,8 +5151,8 @@ known215:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun216
-fresh217:
+	JMP begun282
+fresh283:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -4053,11 +5177,11 @@ fresh217:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun216:
+begun282:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail218
-block219:
+	JZ tail284
+block285:
 	VCVTPH2PS 0(SI), Z24
 	VCVTPH2PS 0(SI)(R9*1), Z25
 	VCVTPH2PS 0(SI)(R9*2), Z26
@@ -4101,11 +5225,11 @@ block219:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block219
-tail218:
+	JNZ block285
+tail284:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done220
+	JZ done286
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -4145,7 +5269,7 @@ tail218:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done220:
+done286:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -4178,19 +5302,19 @@ done220:
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (R10)(R11*4), DI
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last222
+	JEQ last288
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known223
-last222:
+	JMP known289
+last288:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known223:
+known289:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $32, BX, BX
 	ADDQ BX, DX
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh225
+	JNE fresh291
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 1536(BX), Z0
@@ -4217,8 +5341,8 @@ known223:
 	VMOVUPS 2880(BX), Z21
 	VMOVUPS 2944(BX), Z22
 	VMOVUPS 3008(BX), Z23
-	JMP begun224
-fresh225:
+	JMP begun290
+fresh291:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -4243,11 +5367,11 @@ fresh225:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun224:
+begun290:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail226
-block227:
+	JZ tail292
+block293:
 	VCVTPH2PS 32(SI), Z24
 	VCVTPH2PS 32(SI)(R9*1), Z25
 	VCVTPH2PS 32(SI)(R9*2), Z26
@@ -4291,11 +5415,11 @@ block227:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block227
-tail226:
+	JNZ block293
+tail292:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done228
+	JZ done294
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -4335,7 +5459,7 @@ tail226:
 	VFMADD231PS Z24, Z27, Z7
 	VFMADD231PS Z25, Z27, Z15
 	VFMADD231PS Z26, Z27, Z23
-done228:
+done294:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 1536(BX)
@@ -4363,9 +5487,9 @@ done228:
 	VMOVUPS Z22, 2944(BX)
 	VMOVUPS Z23, 3008(BX)
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce231
-	JMP next230
-reduce231:
+	JNE reduce297
+	JMP next296
+reduce297:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -4525,7 +5649,7 @@ reduce231:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next230:
+next296:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -4534,7 +5658,7 @@ next230:
 	ADDQ $384, dotArgs_tailAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group213
+	JNZ group279
 	VZEROUPPER
 	RET
 
@@ -4543,23 +5667,23 @@ TEXT ·dotF16R1V8AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group232:
+group298:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (R10)(R11*4), DI
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last233
+	JEQ last299
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known234
-last233:
+	JMP known300
+last299:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known234:
+known300:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh236
+	JNE fresh302
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -4570,8 +5694,8 @@ known234:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun235
-fresh236:
+	JMP begun301
+fresh302:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -4580,11 +5704,11 @@ fresh236:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun235:
+begun301:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail237
-block238:
+	JZ tail303
+block304:
 	VCVTPH2PS 0(SI), Z8
 	VFMADD231PS 0(R10), Z8, Z0
 	VFMADD231PS 0(R10)(R11*1), Z8, Z1
@@ -4600,11 +5724,11 @@ block238:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block238
-tail237:
+	JNZ block304
+tail303:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done239
+	JZ done305
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -4618,7 +5742,7 @@ tail237:
 	VFMADD231PS 0(DI)(R11*1), Z8, Z5
 	VFMADD231PS 0(DI)(R11*2), Z8, Z6
 	VFMADD231PS 0(DI)(R12*1), Z8, Z7
-done239:
+done305:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -4635,19 +5759,19 @@ done239:
 	MOVQ dotArgs_x(AX), R10
 	LEAQ (R10)(R11*4), DI
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last241
+	JEQ last307
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known242
-last241:
+	JMP known308
+last307:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known242:
+known308:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $32, BX, BX
 	ADDQ BX, DX
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh244
+	JNE fresh310
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 512(BX), Z0
@@ -4658,8 +5782,8 @@ known242:
 	VMOVUPS 832(BX), Z5
 	VMOVUPS 896(BX), Z6
 	VMOVUPS 960(BX), Z7
-	JMP begun243
-fresh244:
+	JMP begun309
+fresh310:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -4668,11 +5792,11 @@ fresh244:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun243:
+begun309:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail245
-block246:
+	JZ tail311
+block312:
 	VCVTPH2PS 32(SI), Z8
 	VFMADD231PS 64(R10), Z8, Z0
 	VFMADD231PS 64(R10)(R11*1), Z8, Z1
@@ -4688,11 +5812,11 @@ block246:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block246
-tail245:
+	JNZ block312
+tail311:
 	MOVQ dotArgs_tail(AX), SI
 	TESTQ SI, SI
-	JZ done247
+	JZ done313
 	ADDQ dotArgs_tailAt(AX), SI
 	MOVQ dotArgs_tailX(AX), R10
 	MOVQ $128, R9
@@ -4706,7 +5830,7 @@ tail245:
 	VFMADD231PS 64(DI)(R11*1), Z8, Z5
 	VFMADD231PS 64(DI)(R11*2), Z8, Z6
 	VFMADD231PS 64(DI)(R12*1), Z8, Z7
-done247:
+done313:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 512(BX)
@@ -4718,9 +5842,9 @@ done247:
 	VMOVUPS Z6, 896(BX)
 	VMOVUPS Z7, 960(BX)
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce250
-	JMP next249
-reduce250:
+	JNE reduce316
+	JMP next315
+reduce316:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -4798,7 +5922,7 @@ reduce250:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (R10)
-next249:
+next315:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -4807,14 +5931,14 @@ next249:
 	ADDQ $128, dotArgs_tailAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group232
+	JNZ group298
 	VZEROUPPER
 	RET
 
 // func dotMXFP4R3V1AVX512(a *dotArgs)
 TEXT ·dotMXFP4R3V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
-group251:
+group317:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
@@ -4828,7 +5952,7 @@ group251:
 	IMUL3Q $3, R13, R12
 	ADDQ R8, R12
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh253
+	JNE fresh319
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -4837,19 +5961,19 @@ group251:
 	VMOVUPS 192(BX), Z3
 	VMOVUPS 256(BX), Z4
 	VMOVUPS 320(BX), Z5
-	JMP begun252
-fresh253:
+	JMP begun318
+fresh319:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
 	VXORPS X4, X4, X4
 	VXORPS X5, X5, X5
-begun252:
+begun318:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail254
-block255:
+	JZ tail320
+block321:
 	VMOVUPS (R10), Z6
 	VMOVUPS 64(R10), Z7
 	MOVBLZX (R8), BX
@@ -4887,10 +6011,10 @@ block255:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block255
-tail254:
+	JNZ block321
+tail320:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce259
+	JNE reduce325
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -4899,8 +6023,8 @@ tail254:
 	VMOVUPS Z3, 192(BX)
 	VMOVUPS Z4, 256(BX)
 	VMOVUPS Z5, 320(BX)
-	JMP next258
-reduce259:
+	JMP next324
+reduce325:
 	VSHUFF64X2 $0x44, Z0, Z0, Z6
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
 	VADDPS Z0, Z6, Z0
@@ -4961,7 +6085,7 @@ reduce259:
 	ADDQ dotArgs_dstAt(AX), R10
 	VMOVLPS X0, (R10)
 	VEXTRACTPS $2, X0, 8(R10)
-next258:
+next324:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -4972,14 +6096,14 @@ next258:
 	ADDQ BX, dotArgs_scaleAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group251
+	JNZ group317
 	VZEROUPPER
 	RET
 
 // func dotMXFP4R1V1AVX512(a *dotArgs)
 TEXT ·dotMXFP4R1V1AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
-group260:
+group326:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
@@ -4993,20 +6117,20 @@ group260:
 	IMUL3Q $1, R13, R12
 	ADDQ R8, R12
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh262
+	JNE fresh328
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
-	JMP begun261
-fresh262:
+	JMP begun327
+fresh328:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
-begun261:
+begun327:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail263
-block264:
+	JZ tail329
+block330:
 	VMOVUPS (R10), Z2
 	VMOVUPS 64(R10), Z3
 	MOVBLZX (R8), BX
@@ -5026,16 +6150,16 @@ block264:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block264
-tail263:
+	JNZ block330
+tail329:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce268
+	JNE reduce334
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
-	JMP next267
-reduce268:
+	JMP next333
+reduce334:
 	VSHUFF64X2 $0x44, Z0, Z0, Z2
 	VSHUFF64X2 $0xee, Z0, Z0, Z0
 	VADDPS Z0, Z2, Z0
@@ -5062,7 +6186,7 @@ reduce268:
 	MOVQ dotArgs_dst(AX), R10
 	ADDQ dotArgs_dstAt(AX), R10
 	VMOVSS X0, (R10)
-next267:
+next333:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -5073,7 +6197,7 @@ next267:
 	ADDQ BX, dotArgs_scaleAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group260
+	JNZ group326
 	VZEROUPPER
 	RET
 
@@ -5081,7 +6205,7 @@ next267:
 TEXT ·dotMXFP4R3V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
-group269:
+group335:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
@@ -5095,7 +6219,7 @@ group269:
 	IMUL3Q $3, R13, R12
 	ADDQ R8, R12
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh271
+	JNE fresh337
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -5110,8 +6234,8 @@ group269:
 	VMOVUPS 576(BX), Z9
 	VMOVUPS 640(BX), Z10
 	VMOVUPS 704(BX), Z11
-	JMP begun270
-fresh271:
+	JMP begun336
+fresh337:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -5124,11 +6248,11 @@ fresh271:
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
-begun270:
+begun336:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail272
-block273:
+	JZ tail338
+block339:
 	MOVBLZX (R8), BX
 	SHLQ $6, BX
 	VPMOVZXBD 0(SI), Z12
@@ -5180,10 +6304,10 @@ block273:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block273
-tail272:
+	JNZ block339
+tail338:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce277
+	JNE reduce343
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -5198,8 +6322,8 @@ tail272:
 	VMOVUPS Z9, 576(BX)
 	VMOVUPS Z10, 640(BX)
 	VMOVUPS Z11, 704(BX)
-	JMP next276
-reduce277:
+	JMP next342
+reduce343:
 	VSHUFF64X2 $0x44, Z2, Z0, Z12
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z12, Z0
@@ -5264,7 +6388,7 @@ reduce277:
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next276:
+next342:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -5275,7 +6399,7 @@ next276:
 	ADDQ BX, dotArgs_scaleAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group269
+	JNZ group335
 	VZEROUPPER
 	RET
 
@@ -5283,7 +6407,7 @@ next276:
 TEXT ·dotMXFP4R1V2AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
-group278:
+group344:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
@@ -5297,24 +6421,24 @@ group278:
 	IMUL3Q $1, R13, R12
 	ADDQ R8, R12
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh280
+	JNE fresh346
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
 	VMOVUPS 64(BX), Z1
 	VMOVUPS 128(BX), Z2
 	VMOVUPS 192(BX), Z3
-	JMP begun279
-fresh280:
+	JMP begun345
+fresh346:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
 	VXORPS X3, X3, X3
-begun279:
+begun345:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail281
-block282:
+	JZ tail347
+block348:
 	MOVBLZX (R8), BX
 	SHLQ $6, BX
 	VPMOVZXBD 0(SI), Z4
@@ -5340,18 +6464,18 @@ block282:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block282
-tail281:
+	JNZ block348
+tail347:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce286
+	JNE reduce352
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
 	VMOVUPS Z3, 192(BX)
-	JMP next285
-reduce286:
+	JMP next351
+reduce352:
 	VSHUFF64X2 $0x44, Z2, Z0, Z4
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z4, Z0
@@ -5381,7 +6505,7 @@ reduce286:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $1, Z0, X15
 	VMOVSS X15, (R10)
-next285:
+next351:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -5392,16 +6516,15 @@ next285:
 	ADDQ BX, dotArgs_scaleAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group278
+	JNZ group344
 	VZEROUPPER
 	RET
 
-// func dotMXFP4R3V4AVX512(a *dotArgs)
-TEXT ·dotMXFP4R3V4AVX512(SB), NOSPLIT, $0-8
+// func dotMXFP4R3V3AVX512(a *dotArgs)
+TEXT ·dotMXFP4R3V3AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
-	LEAQ (R11)(R11*2), R12
-group287:
+group353:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
@@ -5411,16 +6534,411 @@ group287:
 	MOVQ dotArgs_scaleRow(AX), R13
 	MOVQ dotArgs_table(AX), R14
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last288
+	JEQ last354
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known289
-last288:
+	JMP known355
+last354:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known289:
+known355:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh291
+	JNE fresh357
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS 0(BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	VMOVUPS 256(BX), Z4
+	VMOVUPS 320(BX), Z5
+	VMOVUPS 384(BX), Z6
+	VMOVUPS 448(BX), Z7
+	VMOVUPS 512(BX), Z8
+	VMOVUPS 576(BX), Z9
+	VMOVUPS 640(BX), Z10
+	VMOVUPS 704(BX), Z11
+	VMOVUPS 768(BX), Z12
+	VMOVUPS 832(BX), Z13
+	VMOVUPS 896(BX), Z14
+	VMOVUPS 960(BX), Z15
+	VMOVUPS 1024(BX), Z16
+	VMOVUPS 1088(BX), Z17
+	JMP begun356
+fresh357:
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+	VXORPS X6, X6, X6
+	VXORPS X7, X7, X7
+	VXORPS X8, X8, X8
+	VXORPS X9, X9, X9
+	VXORPS X10, X10, X10
+	VXORPS X11, X11, X11
+	VXORPS X12, X12, X12
+	VXORPS X13, X13, X13
+	VXORPS X14, X14, X14
+	VXORPS X15, X15, X15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+begun356:
+	MOVQ dotArgs_blocks(AX), CX
+	TESTQ CX, CX
+	JZ tail358
+block359:
+	MOVBLZX (R8), BX
+	SHLQ $6, BX
+	VPMOVZXBD 0(SI), Z18
+	VPERMPS (R14)(BX*1), Z18, Z18
+	MOVBLZX (R8)(R13*1), BX
+	SHLQ $6, BX
+	VPMOVZXBD 0(SI)(R9*1), Z19
+	VPERMPS (R14)(BX*1), Z19, Z19
+	MOVBLZX (R8)(R13*2), BX
+	SHLQ $6, BX
+	VPMOVZXBD 0(SI)(R9*2), Z20
+	VPERMPS (R14)(BX*1), Z20, Z20
+	VMOVUPS 0(R10), Z21
+	VFMADD231PS Z18, Z21, Z0
+	VFMADD231PS Z19, Z21, Z6
+	VFMADD231PS Z20, Z21, Z12
+	VMOVUPS 0(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z2
+	VFMADD231PS Z19, Z21, Z8
+	VFMADD231PS Z20, Z21, Z14
+	VMOVUPS 0(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z4
+	VFMADD231PS Z19, Z21, Z10
+	VFMADD231PS Z20, Z21, Z16
+	MOVBLZX (R8), BX
+	SHLQ $6, BX
+	VPMOVZXBD 0(SI), Z18
+	VPSRLD $4, Z18, Z18
+	VPERMPS (R14)(BX*1), Z18, Z18
+	MOVBLZX (R8)(R13*1), BX
+	SHLQ $6, BX
+	VPMOVZXBD 0(SI)(R9*1), Z19
+	VPSRLD $4, Z19, Z19
+	VPERMPS (R14)(BX*1), Z19, Z19
+	MOVBLZX (R8)(R13*2), BX
+	SHLQ $6, BX
+	VPMOVZXBD 0(SI)(R9*2), Z20
+	VPSRLD $4, Z20, Z20
+	VPERMPS (R14)(BX*1), Z20, Z20
+	VMOVUPS 64(R10), Z21
+	VFMADD231PS Z18, Z21, Z1
+	VFMADD231PS Z19, Z21, Z7
+	VFMADD231PS Z20, Z21, Z13
+	VMOVUPS 64(R10)(R11*1), Z21
+	VFMADD231PS Z18, Z21, Z3
+	VFMADD231PS Z19, Z21, Z9
+	VFMADD231PS Z20, Z21, Z15
+	VMOVUPS 64(R10)(R11*2), Z21
+	VFMADD231PS Z18, Z21, Z5
+	VFMADD231PS Z19, Z21, Z11
+	VFMADD231PS Z20, Z21, Z17
+	PREFETCHT0 0(DX)
+	PREFETCHT0 0(DX)(R9*1)
+	PREFETCHT0 0(DX)(R9*2)
+	ADDQ $16, DX
+	ADDQ $16, SI
+	INCQ R8
+	ADDQ $128, R10
+	DECQ CX
+	JNZ block359
+tail358:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce363
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	VMOVUPS Z2, 128(BX)
+	VMOVUPS Z3, 192(BX)
+	VMOVUPS Z4, 256(BX)
+	VMOVUPS Z5, 320(BX)
+	VMOVUPS Z6, 384(BX)
+	VMOVUPS Z7, 448(BX)
+	VMOVUPS Z8, 512(BX)
+	VMOVUPS Z9, 576(BX)
+	VMOVUPS Z10, 640(BX)
+	VMOVUPS Z11, 704(BX)
+	VMOVUPS Z12, 768(BX)
+	VMOVUPS Z13, 832(BX)
+	VMOVUPS Z14, 896(BX)
+	VMOVUPS Z15, 960(BX)
+	VMOVUPS Z16, 1024(BX)
+	VMOVUPS Z17, 1088(BX)
+	JMP next362
+reduce363:
+	VSHUFF64X2 $0x44, Z2, Z0, Z18
+	VSHUFF64X2 $0xee, Z2, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x44, Z4, Z4, Z18
+	VSHUFF64X2 $0xee, Z4, Z4, Z4
+	VADDPS Z4, Z18, Z4
+	VSHUFF64X2 $0x44, Z3, Z1, Z18
+	VSHUFF64X2 $0xee, Z3, Z1, Z1
+	VADDPS Z1, Z18, Z1
+	VSHUFF64X2 $0x44, Z5, Z5, Z18
+	VSHUFF64X2 $0xee, Z5, Z5, Z5
+	VADDPS Z5, Z18, Z5
+	VSHUFF64X2 $0x44, Z8, Z6, Z18
+	VSHUFF64X2 $0xee, Z8, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFF64X2 $0x44, Z10, Z10, Z18
+	VSHUFF64X2 $0xee, Z10, Z10, Z10
+	VADDPS Z10, Z18, Z10
+	VSHUFF64X2 $0x44, Z9, Z7, Z18
+	VSHUFF64X2 $0xee, Z9, Z7, Z7
+	VADDPS Z7, Z18, Z7
+	VSHUFF64X2 $0x44, Z11, Z11, Z18
+	VSHUFF64X2 $0xee, Z11, Z11, Z11
+	VADDPS Z11, Z18, Z11
+	VSHUFF64X2 $0x88, Z4, Z0, Z18
+	VSHUFF64X2 $0xdd, Z4, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x88, Z5, Z1, Z18
+	VSHUFF64X2 $0xdd, Z5, Z1, Z1
+	VADDPS Z1, Z18, Z1
+	VSHUFF64X2 $0x88, Z10, Z6, Z18
+	VSHUFF64X2 $0xdd, Z10, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFF64X2 $0x88, Z11, Z7, Z18
+	VSHUFF64X2 $0xdd, Z11, Z7, Z7
+	VADDPS Z7, Z18, Z7
+	VSHUFPS $0x44, Z1, Z0, Z18
+	VSHUFPS $0xee, Z1, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFPS $0x44, Z7, Z6, Z18
+	VSHUFPS $0xee, Z7, Z6, Z6
+	VADDPS Z6, Z18, Z6
+	VSHUFPS $0x88, Z6, Z0, Z18
+	VSHUFPS $0xdd, Z6, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VSHUFF64X2 $0x44, Z14, Z12, Z18
+	VSHUFF64X2 $0xee, Z14, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFF64X2 $0x44, Z16, Z16, Z18
+	VSHUFF64X2 $0xee, Z16, Z16, Z16
+	VADDPS Z16, Z18, Z16
+	VSHUFF64X2 $0x44, Z15, Z13, Z18
+	VSHUFF64X2 $0xee, Z15, Z13, Z13
+	VADDPS Z13, Z18, Z13
+	VSHUFF64X2 $0x44, Z17, Z17, Z18
+	VSHUFF64X2 $0xee, Z17, Z17, Z17
+	VADDPS Z17, Z18, Z17
+	VSHUFF64X2 $0x88, Z16, Z12, Z18
+	VSHUFF64X2 $0xdd, Z16, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFF64X2 $0x88, Z17, Z13, Z18
+	VSHUFF64X2 $0xdd, Z17, Z13, Z13
+	VADDPS Z13, Z18, Z13
+	VSHUFPS $0x44, Z13, Z12, Z18
+	VSHUFPS $0xee, Z13, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFPS $0x88, Z12, Z12, Z18
+	VSHUFPS $0xdd, Z12, Z12, Z12
+	VADDPS Z12, Z18, Z12
+	VSHUFPS $0x88, Z12, Z0, Z18
+	VSHUFPS $0xdd, Z12, Z0, Z0
+	VADDPS Z0, Z18, Z0
+	VCMPPS $3, Z0, Z0, K1
+	VMOVUPS canonicalNaN<>(SB), K1, Z0
+	MOVQ dotArgs_dst(AX), R10
+	ADDQ dotArgs_dstAt(AX), R10
+	VMOVLPS X0, (R10)
+	VEXTRACTPS $2, X0, 8(R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $1, Z0, X15
+	VMOVLPS X15, (R10)
+	VEXTRACTPS $2, X15, 8(R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $2, Z0, X15
+	VMOVLPS X15, (R10)
+	VEXTRACTPS $2, X15, 8(R10)
+next362:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sumsAt(AX)
+	MOVQ dotArgs_row(AX), BX
+	IMUL3Q $3, BX, BX
+	ADDQ BX, dotArgs_wAt(AX)
+	MOVQ dotArgs_scaleRow(AX), BX
+	IMUL3Q $3, BX, BX
+	ADDQ BX, dotArgs_scaleAt(AX)
+	ADDQ $12, dotArgs_dstAt(AX)
+	DECQ dotArgs_groups(AX)
+	JNZ group353
+	VZEROUPPER
+	RET
+
+// func dotMXFP4R1V3AVX512(a *dotArgs)
+TEXT ·dotMXFP4R1V3AVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ dotArgs_xStride(AX), R11
+group364:
+	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
+	MOVQ dotArgs_row(AX), R9
+	MOVQ dotArgs_x(AX), R10
+	MOVQ dotArgs_scale(AX), R8
+	ADDQ dotArgs_scaleAt(AX), R8
+	MOVQ dotArgs_scaleRow(AX), R13
+	MOVQ dotArgs_table(AX), R14
+	CMPQ dotArgs_groups(AX), $1
+	JEQ last365
+	IMUL3Q $1, R9, DX
+	ADDQ SI, DX
+	JMP known366
+last365:
+	MOVQ dotArgs_w(AX), DX
+	ADDQ dotArgs_next(AX), DX
+known366:
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh368
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS 0(BX), Z0
+	VMOVUPS 64(BX), Z1
+	VMOVUPS 128(BX), Z2
+	VMOVUPS 192(BX), Z3
+	VMOVUPS 256(BX), Z4
+	VMOVUPS 320(BX), Z5
+	JMP begun367
+fresh368:
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+begun367:
+	MOVQ dotArgs_blocks(AX), CX
+	TESTQ CX, CX
+	JZ tail369
+block370:
+	MOVBLZX (R8), BX
+	SHLQ $6, BX
+	VPMOVZXBD 0(SI), Z6
+	VPERMPS (R14)(BX*1), Z6, Z6
+	VMOVUPS 0(R10), Z7
+	VFMADD231PS Z6, Z7, Z0
+	VMOVUPS 0(R10)(R11*1), Z7
+	VFMADD231PS Z6, Z7, Z2
+	VMOVUPS 0(R10)(R11*2), Z7
+	VFMADD231PS Z6, Z7, Z4
+	MOVBLZX (R8), BX
+	SHLQ $6, BX
+	VPMOVZXBD 0(SI), Z6
+	VPSRLD $4, Z6, Z6
+	VPERMPS (R14)(BX*1), Z6, Z6
+	VMOVUPS 64(R10), Z7
+	VFMADD231PS Z6, Z7, Z1
+	VMOVUPS 64(R10)(R11*1), Z7
+	VFMADD231PS Z6, Z7, Z3
+	VMOVUPS 64(R10)(R11*2), Z7
+	VFMADD231PS Z6, Z7, Z5
+	PREFETCHT0 0(DX)
+	ADDQ $16, DX
+	ADDQ $16, SI
+	INCQ R8
+	ADDQ $128, R10
+	DECQ CX
+	JNZ block370
+tail369:
+	CMPQ dotArgs_last(AX), $0
+	JNE reduce374
+	MOVQ dotArgs_sums(AX), BX
+	ADDQ dotArgs_sumsAt(AX), BX
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	VMOVUPS Z2, 128(BX)
+	VMOVUPS Z3, 192(BX)
+	VMOVUPS Z4, 256(BX)
+	VMOVUPS Z5, 320(BX)
+	JMP next373
+reduce374:
+	VSHUFF64X2 $0x44, Z2, Z0, Z6
+	VSHUFF64X2 $0xee, Z2, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFF64X2 $0x44, Z4, Z4, Z6
+	VSHUFF64X2 $0xee, Z4, Z4, Z4
+	VADDPS Z4, Z6, Z4
+	VSHUFF64X2 $0x44, Z3, Z1, Z6
+	VSHUFF64X2 $0xee, Z3, Z1, Z1
+	VADDPS Z1, Z6, Z1
+	VSHUFF64X2 $0x44, Z5, Z5, Z6
+	VSHUFF64X2 $0xee, Z5, Z5, Z5
+	VADDPS Z5, Z6, Z5
+	VSHUFF64X2 $0x88, Z4, Z0, Z6
+	VSHUFF64X2 $0xdd, Z4, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFF64X2 $0x88, Z5, Z1, Z6
+	VSHUFF64X2 $0xdd, Z5, Z1, Z1
+	VADDPS Z1, Z6, Z1
+	VSHUFPS $0x44, Z1, Z0, Z6
+	VSHUFPS $0xee, Z1, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFPS $0x88, Z0, Z0, Z6
+	VSHUFPS $0xdd, Z0, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VSHUFPS $0x88, Z0, Z0, Z6
+	VSHUFPS $0xdd, Z0, Z0, Z0
+	VADDPS Z0, Z6, Z0
+	VCMPPS $3, Z0, Z0, K1
+	VMOVUPS canonicalNaN<>(SB), K1, Z0
+	MOVQ dotArgs_dst(AX), R10
+	ADDQ dotArgs_dstAt(AX), R10
+	VMOVSS X0, (R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $1, Z0, X15
+	VMOVSS X15, (R10)
+	ADDQ dotArgs_stride(AX), R10
+	VEXTRACTF32X4 $2, Z0, X15
+	VMOVSS X15, (R10)
+next373:
+	MOVQ dotArgs_sumsStep(AX), BX
+	ADDQ BX, dotArgs_sumsAt(AX)
+	MOVQ dotArgs_row(AX), BX
+	IMUL3Q $1, BX, BX
+	ADDQ BX, dotArgs_wAt(AX)
+	MOVQ dotArgs_scaleRow(AX), BX
+	IMUL3Q $1, BX, BX
+	ADDQ BX, dotArgs_scaleAt(AX)
+	ADDQ $4, dotArgs_dstAt(AX)
+	DECQ dotArgs_groups(AX)
+	JNZ group364
+	VZEROUPPER
+	RET
+
+// func dotMXFP4R3V4AVX512(a *dotArgs)
+TEXT ·dotMXFP4R3V4AVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ dotArgs_xStride(AX), R11
+	LEAQ (R11)(R11*2), R12
+group375:
+	MOVQ dotArgs_w(AX), SI
+	ADDQ dotArgs_wAt(AX), SI
+	MOVQ dotArgs_row(AX), R9
+	MOVQ dotArgs_x(AX), R10
+	MOVQ dotArgs_scale(AX), R8
+	ADDQ dotArgs_scaleAt(AX), R8
+	MOVQ dotArgs_scaleRow(AX), R13
+	MOVQ dotArgs_table(AX), R14
+	CMPQ dotArgs_groups(AX), $1
+	JEQ last376
+	IMUL3Q $3, R9, DX
+	ADDQ SI, DX
+	JMP known377
+last376:
+	MOVQ dotArgs_w(AX), DX
+	ADDQ dotArgs_next(AX), DX
+known377:
+	CMPQ dotArgs_first(AX), $0
+	JNE fresh379
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -5447,8 +6965,8 @@ known289:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun290
-fresh291:
+	JMP begun378
+fresh379:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -5473,11 +6991,11 @@ fresh291:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun290:
+begun378:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail292
-block293:
+	JZ tail380
+block381:
 	MOVBLZX (R8), BX
 	SHLQ $6, BX
 	VPMOVZXBD 0(SI), Z24
@@ -5545,10 +7063,10 @@ block293:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block293
-tail292:
+	JNZ block381
+tail380:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce297
+	JNE reduce385
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -5575,8 +7093,8 @@ tail292:
 	VMOVUPS Z21, 1344(BX)
 	VMOVUPS Z22, 1408(BX)
 	VMOVUPS Z23, 1472(BX)
-	JMP next296
-reduce297:
+	JMP next384
+reduce385:
 	VSHUFF64X2 $0x44, Z2, Z0, Z24
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z24, Z0
@@ -5667,7 +7185,7 @@ reduce297:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next296:
+next384:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -5678,7 +7196,7 @@ next296:
 	ADDQ BX, dotArgs_scaleAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group287
+	JNZ group375
 	VZEROUPPER
 	RET
 
@@ -5687,7 +7205,7 @@ TEXT ·dotMXFP4R1V4AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group298:
+group386:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
@@ -5697,16 +7215,16 @@ group298:
 	MOVQ dotArgs_scaleRow(AX), R13
 	MOVQ dotArgs_table(AX), R14
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last299
+	JEQ last387
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known300
-last299:
+	JMP known388
+last387:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known300:
+known388:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh302
+	JNE fresh390
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -5717,8 +7235,8 @@ known300:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun301
-fresh302:
+	JMP begun389
+fresh390:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -5727,11 +7245,11 @@ fresh302:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun301:
+begun389:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail303
-block304:
+	JZ tail391
+block392:
 	MOVBLZX (R8), BX
 	SHLQ $6, BX
 	VPMOVZXBD 0(SI), Z8
@@ -5763,10 +7281,10 @@ block304:
 	INCQ R8
 	ADDQ $128, R10
 	DECQ CX
-	JNZ block304
-tail303:
+	JNZ block392
+tail391:
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce308
+	JNE reduce396
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -5777,8 +7295,8 @@ tail303:
 	VMOVUPS Z5, 320(BX)
 	VMOVUPS Z6, 384(BX)
 	VMOVUPS Z7, 448(BX)
-	JMP next307
-reduce308:
+	JMP next395
+reduce396:
 	VSHUFF64X2 $0x44, Z2, Z0, Z8
 	VSHUFF64X2 $0xee, Z2, Z0, Z0
 	VADDPS Z0, Z8, Z0
@@ -5820,7 +7338,7 @@ reduce308:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (R10)
-next307:
+next395:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -5831,7 +7349,7 @@ next307:
 	ADDQ BX, dotArgs_scaleAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group298
+	JNZ group386
 	VZEROUPPER
 	RET
 
@@ -5840,7 +7358,7 @@ TEXT ·dotMXFP4R3V8AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group309:
+group397:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
@@ -5851,16 +7369,16 @@ group309:
 	MOVQ dotArgs_scaleRow(AX), R13
 	MOVQ dotArgs_table(AX), R14
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last310
+	JEQ last398
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known311
-last310:
+	JMP known399
+last398:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known311:
+known399:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh313
+	JNE fresh401
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -5887,8 +7405,8 @@ known311:
 	VMOVUPS 1344(BX), Z21
 	VMOVUPS 1408(BX), Z22
 	VMOVUPS 1472(BX), Z23
-	JMP begun312
-fresh313:
+	JMP begun400
+fresh401:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -5913,11 +7431,11 @@ fresh313:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun312:
+begun400:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail314
-block315:
+	JZ tail402
+block403:
 	MOVBLZX (R8), BX
 	SHLQ $6, BX
 	VPMOVZXBD 0(SI), Z24
@@ -5971,8 +7489,8 @@ block315:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block315
-tail314:
+	JNZ block403
+tail402:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -6009,19 +7527,19 @@ tail314:
 	MOVQ dotArgs_scaleRow(AX), R13
 	MOVQ dotArgs_table(AX), R14
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last318
+	JEQ last406
 	IMUL3Q $3, R9, DX
 	ADDQ SI, DX
-	JMP known319
-last318:
+	JMP known407
+last406:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known319:
+known407:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $8, BX, BX
 	ADDQ BX, DX
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh321
+	JNE fresh409
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 1536(BX), Z0
@@ -6048,8 +7566,8 @@ known319:
 	VMOVUPS 2880(BX), Z21
 	VMOVUPS 2944(BX), Z22
 	VMOVUPS 3008(BX), Z23
-	JMP begun320
-fresh321:
+	JMP begun408
+fresh409:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -6074,11 +7592,11 @@ fresh321:
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
-begun320:
+begun408:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail322
-block323:
+	JZ tail410
+block411:
 	MOVBLZX (R8), BX
 	SHLQ $6, BX
 	VPMOVZXBD 0(SI), Z24
@@ -6135,8 +7653,8 @@ block323:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block323
-tail322:
+	JNZ block411
+tail410:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 1536(BX)
@@ -6164,9 +7682,9 @@ tail322:
 	VMOVUPS Z22, 2944(BX)
 	VMOVUPS Z23, 3008(BX)
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce327
-	JMP next326
-reduce327:
+	JNE reduce415
+	JMP next414
+reduce415:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -6398,7 +7916,7 @@ reduce327:
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVLPS X15, (R10)
 	VEXTRACTPS $2, X15, 8(R10)
-next326:
+next414:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -6409,7 +7927,7 @@ next326:
 	ADDQ BX, dotArgs_scaleAt(AX)
 	ADDQ $12, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group309
+	JNZ group397
 	VZEROUPPER
 	RET
 
@@ -6418,7 +7936,7 @@ TEXT ·dotMXFP4R1V8AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), AX
 	MOVQ dotArgs_xStride(AX), R11
 	LEAQ (R11)(R11*2), R12
-group328:
+group416:
 	MOVQ dotArgs_w(AX), SI
 	ADDQ dotArgs_wAt(AX), SI
 	MOVQ dotArgs_row(AX), R9
@@ -6429,16 +7947,16 @@ group328:
 	MOVQ dotArgs_scaleRow(AX), R13
 	MOVQ dotArgs_table(AX), R14
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last329
+	JEQ last417
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known330
-last329:
+	JMP known418
+last417:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known330:
+known418:
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh332
+	JNE fresh420
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -6449,8 +7967,8 @@ known330:
 	VMOVUPS 320(BX), Z5
 	VMOVUPS 384(BX), Z6
 	VMOVUPS 448(BX), Z7
-	JMP begun331
-fresh332:
+	JMP begun419
+fresh420:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -6459,11 +7977,11 @@ fresh332:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun331:
+begun419:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail333
-block334:
+	JZ tail421
+block422:
 	MOVBLZX (R8), BX
 	SHLQ $6, BX
 	VPMOVZXBD 0(SI), Z8
@@ -6491,8 +8009,8 @@ block334:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block334
-tail333:
+	JNZ block422
+tail421:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 0(BX)
@@ -6513,19 +8031,19 @@ tail333:
 	MOVQ dotArgs_scaleRow(AX), R13
 	MOVQ dotArgs_table(AX), R14
 	CMPQ dotArgs_groups(AX), $1
-	JEQ last337
+	JEQ last425
 	IMUL3Q $1, R9, DX
 	ADDQ SI, DX
-	JMP known338
-last337:
+	JMP known426
+last425:
 	MOVQ dotArgs_w(AX), DX
 	ADDQ dotArgs_next(AX), DX
-known338:
+known426:
 	MOVQ dotArgs_blocks(AX), BX
 	IMUL3Q $8, BX, BX
 	ADDQ BX, DX
 	CMPQ dotArgs_first(AX), $0
-	JNE fresh340
+	JNE fresh428
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 512(BX), Z0
@@ -6536,8 +8054,8 @@ known338:
 	VMOVUPS 832(BX), Z5
 	VMOVUPS 896(BX), Z6
 	VMOVUPS 960(BX), Z7
-	JMP begun339
-fresh340:
+	JMP begun427
+fresh428:
 	VXORPS X0, X0, X0
 	VXORPS X1, X1, X1
 	VXORPS X2, X2, X2
@@ -6546,11 +8064,11 @@ fresh340:
 	VXORPS X5, X5, X5
 	VXORPS X6, X6, X6
 	VXORPS X7, X7, X7
-begun339:
+begun427:
 	MOVQ dotArgs_blocks(AX), CX
 	TESTQ CX, CX
-	JZ tail341
-block342:
+	JZ tail429
+block430:
 	MOVBLZX (R8), BX
 	SHLQ $6, BX
 	VPMOVZXBD 0(SI), Z8
@@ -6579,8 +8097,8 @@ block342:
 	ADDQ $128, R10
 	ADDQ $128, DI
 	DECQ CX
-	JNZ block342
-tail341:
+	JNZ block430
+tail429:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS Z0, 512(BX)
@@ -6592,9 +8110,9 @@ tail341:
 	VMOVUPS Z6, 896(BX)
 	VMOVUPS Z7, 960(BX)
 	CMPQ dotArgs_last(AX), $0
-	JNE reduce346
-	JMP next345
-reduce346:
+	JNE reduce434
+	JMP next433
+reduce434:
 	MOVQ dotArgs_sums(AX), BX
 	ADDQ dotArgs_sumsAt(AX), BX
 	VMOVUPS 0(BX), Z0
@@ -6696,7 +8214,7 @@ reduce346:
 	ADDQ dotArgs_stride(AX), R10
 	VEXTRACTF32X4 $3, Z0, X15
 	VMOVSS X15, (R10)
-next345:
+next433:
 	MOVQ dotArgs_sumsStep(AX), BX
 	ADDQ BX, dotArgs_sumsAt(AX)
 	MOVQ dotArgs_row(AX), BX
@@ -6707,6 +8225,6 @@ next345:
 	ADDQ BX, dotArgs_scaleAt(AX)
 	ADDQ $4, dotArgs_dstAt(AX)
 	DECQ dotArgs_groups(AX)
-	JNZ group328
+	JNZ group416
 	VZEROUPPER
 	RET

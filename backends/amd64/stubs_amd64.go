@@ -54,6 +54,18 @@ func dotBF16R3V2AVX2(a *dotArgs)
 //go:noescape
 func dotBF16R1V2AVX2(a *dotArgs)
 
+// dotBF16R3V3AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R3V3AVX2(a *dotArgs)
+
+// dotBF16R1V3AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R1V3AVX2(a *dotArgs)
+
 // dotBF16R3V4AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
 //
@@ -101,6 +113,18 @@ func dotF16R3V2AVX2(a *dotArgs)
 //
 //go:noescape
 func dotF16R1V2AVX2(a *dotArgs)
+
+// dotF16R3V3AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R3V3AVX2(a *dotArgs)
+
+// dotF16R1V3AVX2 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R1V3AVX2(a *dotArgs)
 
 // dotF16R3V4AVX2 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
@@ -346,6 +370,18 @@ func dotF32R3V2AVX512(a *dotArgs)
 //go:noescape
 func dotF32R1V2AVX512(a *dotArgs)
 
+// dotF32R3V3AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
+//
+//go:noescape
+func dotF32R3V3AVX512(a *dotArgs)
+
+// dotF32R1V3AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
+//
+//go:noescape
+func dotF32R1V3AVX512(a *dotArgs)
+
 // dotF32R3V4AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F32 weights.
 //
@@ -381,6 +417,18 @@ func dotBF16R3V2AVX512(a *dotArgs)
 //
 //go:noescape
 func dotBF16R1V2AVX512(a *dotArgs)
+
+// dotBF16R3V3AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R3V3AVX512(a *dotArgs)
+
+// dotBF16R1V3AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
+//
+//go:noescape
+func dotBF16R1V3AVX512(a *dotArgs)
 
 // dotBF16R3V4AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for BF16 weights.
@@ -430,6 +478,18 @@ func dotF16R3V2AVX512(a *dotArgs)
 //go:noescape
 func dotF16R1V2AVX512(a *dotArgs)
 
+// dotF16R3V3AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R3V3AVX512(a *dotArgs)
+
+// dotF16R1V3AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
+//
+//go:noescape
+func dotF16R1V3AVX512(a *dotArgs)
+
 // dotF16R3V4AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for F16 weights.
 //
@@ -477,6 +537,18 @@ func dotMXFP4R3V2AVX512(a *dotArgs)
 //
 //go:noescape
 func dotMXFP4R1V2AVX512(a *dotArgs)
+
+// dotMXFP4R3V3AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
+//
+//go:noescape
+func dotMXFP4R3V3AVX512(a *dotArgs)
+
+// dotMXFP4R1V3AVX512 sets dst[v][r] to the dot product of row r and vector v, for 1 rows and 3 vectors at a time, and
+// goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
+//
+//go:noescape
+func dotMXFP4R1V3AVX512(a *dotArgs)
 
 // dotMXFP4R3V4AVX512 sets dst[v][r] to the dot product of row r and vector v, for 3 rows and 4 vectors at a time, and
 // goes on to the next rows until a.groups are done. It is generic.Backend.Dot for MXFP4 weights.
@@ -693,6 +765,10 @@ func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotBF16R3V2AVX2(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 2:
 		dotBF16R1V2AVX2(a)
+	case int(kernel.BF16)<<8 | 3<<4 | 3:
+		dotBF16R3V3AVX2(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 3:
+		dotBF16R1V3AVX2(a)
 	case int(kernel.BF16)<<8 | 3<<4 | 4:
 		dotBF16R3V4AVX2(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 4:
@@ -709,6 +785,10 @@ func dotAVX2(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotF16R3V2AVX2(a)
 	case int(kernel.F16)<<8 | 1<<4 | 2:
 		dotF16R1V2AVX2(a)
+	case int(kernel.F16)<<8 | 3<<4 | 3:
+		dotF16R3V3AVX2(a)
+	case int(kernel.F16)<<8 | 1<<4 | 3:
+		dotF16R1V3AVX2(a)
 	case int(kernel.F16)<<8 | 3<<4 | 4:
 		dotF16R3V4AVX2(a)
 	case int(kernel.F16)<<8 | 1<<4 | 4:
@@ -735,6 +815,10 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotF32R3V2AVX512(a)
 	case int(kernel.F32)<<8 | 1<<4 | 2:
 		dotF32R1V2AVX512(a)
+	case int(kernel.F32)<<8 | 3<<4 | 3:
+		dotF32R3V3AVX512(a)
+	case int(kernel.F32)<<8 | 1<<4 | 3:
+		dotF32R1V3AVX512(a)
 	case int(kernel.F32)<<8 | 3<<4 | 4:
 		dotF32R3V4AVX512(a)
 	case int(kernel.F32)<<8 | 1<<4 | 4:
@@ -747,6 +831,10 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotBF16R3V2AVX512(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 2:
 		dotBF16R1V2AVX512(a)
+	case int(kernel.BF16)<<8 | 3<<4 | 3:
+		dotBF16R3V3AVX512(a)
+	case int(kernel.BF16)<<8 | 1<<4 | 3:
+		dotBF16R1V3AVX512(a)
 	case int(kernel.BF16)<<8 | 3<<4 | 4:
 		dotBF16R3V4AVX512(a)
 	case int(kernel.BF16)<<8 | 1<<4 | 4:
@@ -763,6 +851,10 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotF16R3V2AVX512(a)
 	case int(kernel.F16)<<8 | 1<<4 | 2:
 		dotF16R1V2AVX512(a)
+	case int(kernel.F16)<<8 | 3<<4 | 3:
+		dotF16R3V3AVX512(a)
+	case int(kernel.F16)<<8 | 1<<4 | 3:
+		dotF16R1V3AVX512(a)
 	case int(kernel.F16)<<8 | 3<<4 | 4:
 		dotF16R3V4AVX512(a)
 	case int(kernel.F16)<<8 | 1<<4 | 4:
@@ -779,6 +871,10 @@ func dotAVX512(f kernel.Format, rows, vectors int, a *dotArgs) {
 		dotMXFP4R3V2AVX512(a)
 	case int(kernel.MXFP4)<<8 | 1<<4 | 2:
 		dotMXFP4R1V2AVX512(a)
+	case int(kernel.MXFP4)<<8 | 3<<4 | 3:
+		dotMXFP4R3V3AVX512(a)
+	case int(kernel.MXFP4)<<8 | 1<<4 | 3:
+		dotMXFP4R1V3AVX512(a)
 	case int(kernel.MXFP4)<<8 | 3<<4 | 4:
 		dotMXFP4R3V4AVX512(a)
 	case int(kernel.MXFP4)<<8 | 1<<4 | 4:

@@ -37,7 +37,7 @@ func (k dotKernel) blockBytes() int {
 func (k dotKernel) panels() bool { return k.format != "MXFP4" || k.s == avx512 }
 
 // ahead says that the loop asks memory for the next group while it computes.
-func (k dotKernel) ahead() bool { return k.vectors >= 4 }
+func (k dotKernel) ahead() bool { return k.vectors >= 3 }
 
 // moveSums loads or stores the accumulators of a sweep.
 func (k dotKernel) moveSums(f *file, sweep, accs int, store bool) {
@@ -135,7 +135,7 @@ func dotVariants(s isa) (all []dotKernel) {
 func dotShapes(s isa, format string) (shapes [][3]int) {
 	switch {
 	case s == avx512:
-		shapes = [][3]int{{3, 1, 1}, {1, 1, 1}, {3, 2, 1}, {1, 2, 1}, {3, 4, 1}, {1, 4, 1}}
+		shapes = [][3]int{{3, 1, 1}, {1, 1, 1}, {3, 2, 1}, {1, 2, 1}, {3, 3, 1}, {1, 3, 1}, {3, 4, 1}, {1, 4, 1}}
 		if format != "F32" {
 			shapes = append(shapes, [][3]int{{3, 8, 2}, {1, 8, 2}}...)
 		}
@@ -144,7 +144,7 @@ func dotShapes(s isa, format string) (shapes [][3]int) {
 	default:
 		shapes = [][3]int{{3, 1, 1}, {1, 1, 1}, {3, 2, 2}, {1, 2, 1}}
 		if format != "F32" {
-			shapes = append(shapes, [][3]int{{3, 4, 4}, {1, 4, 4}, {3, 8, 8}, {1, 8, 8}}...)
+			shapes = append(shapes, [][3]int{{3, 3, 4}, {1, 3, 4}, {3, 4, 4}, {1, 4, 4}, {3, 8, 8}, {1, 8, 8}}...)
 		}
 	}
 	return shapes
@@ -163,7 +163,7 @@ const (
 	rX, rXStride, rX3, rX4    = "R10", "R11", "R12", "DI"
 	rDst                      = rX                 // when the vectors have been read
 	rScale, rScaleRow, rTable = "R8", "R13", "R14" // MXFP4 only
-	rScaleAhead               = "R12"              // and with less than four vectors
+	rScaleAhead               = "R12"              // and with one or two vectors
 )
 
 // weights returns the address of byte off of row r of the group.
