@@ -252,13 +252,20 @@ func (p *Pool) Product(dst []float32, stride int, w Tile, x Vectors) {
 	if block >= 24 {
 		block = block / 24 * 24
 	}
+	if w.Rows*rowBytes*x.Count <= aloneBytes {
+		block = max(block, w.Rows)
+	}
 	p.running.Lock()
 	defer p.running.Unlock()
 	p.product = product{p.backend, dst, stride, w, x, block}
 	p.run((w.Rows+block-1)/block, &p.product)
 }
 
-const blockBytes = 1 << 20
+const (
+	blockBytes = 1 << 20
+	// aloneBytes is what one thread multiplies in the time that two need to begin and end together.
+	aloneBytes = 64 << 10
+)
 
 type product struct {
 	backend Backend
