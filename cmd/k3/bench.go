@@ -277,7 +277,7 @@ func (b *bencher) measure(ctx context.Context, settings []setting) error {
 			b.line.show(time.Now(), fmt.Sprintf("run %d of %d: %s%s", done, all, r.Label, left))
 			run, report := b.run(ctx, r.setting)
 			if ctx.Err() != nil {
-				return context.Cause(ctx)
+				return errInterrupted
 			}
 			b.result.add(r, run, report)
 			if err := b.save(); err != nil {
@@ -401,17 +401,8 @@ func (b *bencher) describeMachine(ctx context.Context) error {
 
 // runBench makes a measurement of whole runs from beginning to end; settings decides on what to measure.
 func runBench(cmd *cobra.Command, kind string, f benchFlags, settings func(context.Context, *bencher) ([]setting, error)) error {
-	ctx, interrupt, stop := interrupts(cmd.Context())
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() { // the first Ctrl-C is enough: what was measured is written
-		select {
-		case <-interrupt:
-			cancel(errInterrupted)
-		case <-ctx.Done():
-		}
-	}()
 	b, err := newBencher(ctx, cmd, kind, f)
 	if err != nil {
 		return err
@@ -421,8 +412,8 @@ func runBench(cmd *cobra.Command, kind string, f benchFlags, settings func(conte
 	if err == nil {
 		err = b.describeMachine(ctx)
 	}
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
+	if ctx.Err() != nil {
+		return errInterrupted
 	}
 	if err != nil {
 		return err

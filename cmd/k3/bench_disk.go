@@ -121,17 +121,8 @@ func benchDisk(cmd *cobra.Command, f diskFlags, paths []string) error {
 			paths[0] = c.Model
 		}
 	}
-	ctx, interrupt, stop := interrupts(cmd.Context())
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		select {
-		case <-interrupt:
-			cancel(errInterrupted)
-		case <-ctx.Done():
-		}
-	}()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
 	defer line.clear()
 	r := diskResult{Machine: thisMachine(existing(paths[0])), Seconds: f.each.Seconds(), Repeats: f.repeats}

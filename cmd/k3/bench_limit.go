@@ -74,7 +74,7 @@ func chooseLimiter(ctx context.Context, program, name string) (limiter, error) {
 			return l, nil
 		}
 		if ctx.Err() != nil {
-			return limiter{}, context.Cause(ctx)
+			return limiter{}, errInterrupted
 		}
 		if name != "auto" {
 			return limiter{}, fmt.Errorf("bench: limit memory by %s: %w", name, err)

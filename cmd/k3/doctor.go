@@ -112,17 +112,8 @@ func doctorCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, interrupt, stop := interrupts(cmd.Context())
+			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			ctx, cancel := context.WithCancel(ctx)
-			defer cancel()
-			go func() { // the first Ctrl-C is enough: there is nothing to finish
-				select {
-				case <-interrupt:
-					cancel()
-				case <-ctx.Done():
-				}
-			}()
 			line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
 			defer line.clear()
 			d, err := diagnose(ctx, c, dirs, perLoad, line)
@@ -177,7 +168,7 @@ func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time
 		line.show(time.Now(), "measuring the disk of "+dir)
 		x := measureDisk(ctx, dir, perLoad)
 		if ctx.Err() != nil {
-			return d, context.Cause(ctx)
+			return d, ctx.Err()
 		}
 		d.Disks = append(d.Disks, x)
 		if x.best() > rates.Disk {

@@ -111,17 +111,8 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 		fmt.Fprintln(cmd.ErrOrStderr(), "k3: the token is not sent, since "+c.Endpoint()+" is not https")
 	}
 
-	ctx, first, stop := interrupts(cmd.Context())
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { // the first signal is enough: nothing is lost
-		select {
-		case <-first:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
 	defer line.clear()
 	line.show(time.Now(), "looking up "+f.repo)

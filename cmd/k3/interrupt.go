@@ -45,3 +45,20 @@ func interrupts(parent context.Context, leave ...func()) (ctx context.Context, f
 		cancel()
 	}
 }
+
+// interruptible is for work that the first Ctrl-C may cancel, because nothing is lost by it.
+func interruptible(parent context.Context) (ctx context.Context, stop func()) {
+	ctx, first, end := interrupts(parent)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-first:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel()
+		end()
+	}
+}

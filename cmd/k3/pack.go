@@ -51,17 +51,8 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return usagef("%s: not a directory", dir)
 	}
-	ctx, first, stop := interrupts(cmd.Context())
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-first:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), quiet)
 	defer line.clear()
 	line.opening(model)

@@ -58,17 +58,8 @@ func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet
 		}
 		files, place = disk.Dir(dir), dir
 	}
-	ctx, first, stop := interrupts(cmd.Context())
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-first:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), quiet)
 	defer line.clear()
 	line.show(time.Now(), "checking "+dir)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // Model is an opened checkpoint. Its shard files stay open until Close. It may be used by several goroutines.
@@ -39,7 +40,7 @@ func (m *Model) open(ctx context.Context) error {
 	where := "checkpoint: open " + m.Files.Name()
 	name, data, err := readSmall(m.Files, "config.json")
 	if notExist(err) {
-		return &problems{where, []error{faultf(ErrFormat, "config.json is missing")}}
+		return &problems{where, []error{fault.Errorf(ErrFormat, "config.json is missing")}}
 	}
 	if err != nil {
 		return err
@@ -82,7 +83,7 @@ func (m *Model) open(ctx context.Context) error {
 		if err != nil {
 			m.Index.shards = append(m.Index.shards, Shard{name, 0})
 			if notExist(err) {
-				err = faultf(ErrFormat, "%s is missing", name)
+				err = fault.Errorf(ErrFormat, "%s is missing", name)
 			}
 			p.add(err)
 			continue
@@ -98,7 +99,7 @@ func (m *Model) open(ctx context.Context) error {
 	}
 	if b.placement != nil {
 		if list := b.placement.missing(); list.n > 0 {
-			p.add(faultf(ErrFormat, "%d tensors are not in the shards %s names: %s", list.n, indexFile, &list))
+			p.add(fault.Errorf(ErrFormat, "%d tensors are not in the shards %s names: %s", list.n, indexFile, &list))
 		}
 	}
 	m.check(p)
@@ -109,7 +110,7 @@ func (m *Model) open(ctx context.Context) error {
 func (m *Model) check(p *problems) {
 	m.Quantized = m.quantized()
 	if m.Quantized && (m.Config.MoE.Latent%mxfp4Group != 0 || m.Config.MoE.Intermediate%mxfp4Group != 0) {
-		p.add(faultf(ErrConfig, "config.json: %s", unevenGroups(m.Config)))
+		p.add(fault.Errorf(ErrConfig, "config.json: %s", unevenGroups(m.Config)))
 		return
 	}
 	var missing, wrong some
@@ -126,10 +127,10 @@ func (m *Model) check(p *problems) {
 		}
 	}
 	if missing.n > 0 {
-		p.add(faultf(ErrFormat, "%d tensors that config.json asks for are missing: %s", missing.n, &missing))
+		p.add(fault.Errorf(ErrFormat, "%d tensors that config.json asks for are missing: %s", missing.n, &missing))
 	}
 	if wrong.n > 0 {
-		p.add(faultf(ErrFormat, "%d tensors do not fit config.json: %s", wrong.n, &wrong))
+		p.add(fault.Errorf(ErrFormat, "%d tensors do not fit config.json: %s", wrong.n, &wrong))
 	}
 	m.Index.setExperts(m.Config, m.Quantized)
 }
@@ -155,7 +156,7 @@ func readSmall(files disk.Files, name string) (string, []byte, error) {
 	}
 	defer f.Close()
 	if f.Size() > maxConfig {
-		return f.Name(), nil, faultf(ErrConfig, "checkpoint: read %s: %d bytes, at most %d are expected", f.Name(), f.Size(), maxConfig)
+		return f.Name(), nil, fault.Errorf(ErrConfig, "checkpoint: read %s: %d bytes, at most %d are expected", f.Name(), f.Size(), maxConfig)
 	}
 	data := make([]byte, f.Size())
 	if err := disk.ReadFull(f, data, 0); err != nil {

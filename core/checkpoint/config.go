@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/k3infer/k3/core/internal/fault"
 	"github.com/k3infer/k3/core/internal/strictjson"
 )
 
@@ -123,7 +124,9 @@ const (
 
 type configParser struct{ problems }
 
-func (p *configParser) failf(format string, args ...any) { p.add(faultf(ErrConfig, format, args...)) }
+func (p *configParser) failf(format string, args ...any) {
+	p.add(fault.Errorf(ErrConfig, format, args...))
+}
 
 // get finds a field under the first of its spellings that is there.
 func (p *configParser) get(s scope, names ...string) (string, strictjson.Value, bool) {

@@ -15,19 +15,6 @@ var (
 	ErrFormat = errors.New("damaged or incomplete checkpoint")
 )
 
-// fault is an error that matches one of the sentinels without repeating the sentinel's text.
-type fault struct {
-	kind error
-	msg  string
-}
-
-func (f *fault) Error() string        { return f.msg }
-func (f *fault) Is(target error) bool { return target == f.kind }
-
-func faultf(kind error, format string, args ...any) error {
-	return &fault{kind, fmt.Sprintf(format, args...)}
-}
-
 // problems collects what is wrong, so that one run tells everything.
 type problems struct {
 	where string

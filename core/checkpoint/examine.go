@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // Problem is one thing that is wrong with a checkpoint.
@@ -39,7 +40,7 @@ func Examine(ctx context.Context, files disk.Files) (*Examination, error) {
 		return nil, err
 	}
 	if x.more > 0 {
-		x.Problems = append(x.Problems, Problem{Err: faultf(ErrFormat, "and %d more problems", x.more)})
+		x.Problems = append(x.Problems, Problem{Err: fault.Errorf(ErrFormat, "and %d more problems", x.more)})
 	}
 	return x, nil
 }
@@ -70,7 +71,7 @@ func (x *Examination) file(name string, err error) {
 		return
 	}
 	if notExist(err) {
-		x.add(Problem{File: name, Missing: true, Err: faultf(ErrFormat, "it is missing")})
+		x.add(Problem{File: name, Missing: true, Err: fault.Errorf(ErrFormat, "it is missing")})
 		return
 	}
 	x.add(Problem{File: name, Err: err})
@@ -119,7 +120,7 @@ func (x *Examination) examine(ctx context.Context) error {
 			break
 		}
 		if _, err := eachMissing(names, func(name string) {
-			x.add(Problem{File: name, Missing: true, Err: faultf(ErrFormat, "it is missing")})
+			x.add(Problem{File: name, Missing: true, Err: fault.Errorf(ErrFormat, "it is missing")})
 		}); err != nil {
 			x.add(Problem{Err: err})
 		}
@@ -159,7 +160,7 @@ func (x *Examination) examine(ctx context.Context) error {
 		for i, seen := range p.seen {
 			if shard := int(p.shard[i]); !seen && !bad[shard] {
 				x.add(Problem{File: names[shard], Tensor: p.names.show(p.table.keys[i]),
-					Err: faultf(ErrFormat, "tensor %s: %s puts it here", p.names.show(p.table.keys[i]), indexFile)})
+					Err: fault.Errorf(ErrFormat, "tensor %s: %s puts it here", p.names.show(p.table.keys[i]), indexFile)})
 			}
 		}
 	}
@@ -174,7 +175,7 @@ func (x *Examination) fit(p *placement, unread bool) {
 	m := &x.model
 	m.Quantized = m.quantized()
 	if m.Quantized && (m.Config.MoE.Latent%mxfp4Group != 0 || m.Config.MoE.Intermediate%mxfp4Group != 0) {
-		x.add(Problem{File: "config.json", Err: faultf(ErrConfig, "%s", unevenGroups(m.Config))})
+		x.add(Problem{File: "config.json", Err: fault.Errorf(ErrConfig, "%s", unevenGroups(m.Config))})
 		return
 	}
 	var t Tensor
@@ -183,7 +184,7 @@ func (x *Examination) fit(p *placement, unread bool) {
 		switch t, ok = m.Index.at(s, t); {
 		case ok && !s.Accepts(t.DType, t.Shape):
 			x.add(Problem{File: m.Index.shards[t.Shard].Name, Tensor: s.Name(),
-				Err: faultf(ErrFormat, "tensor %s is %s %v, where config.json asks for %s %v", s.Name(), t.DType, t.Shape, s.DType, s.Shape)})
+				Err: fault.Errorf(ErrFormat, "tensor %s is %s %v, where config.json asks for %s %v", s.Name(), t.DType, t.Shape, s.DType, s.Shape)})
 		case ok || unread && p == nil:
 		case p != nil:
 			if k, known := m.Index.names.lookup(s.Name()); known {
@@ -191,9 +192,9 @@ func (x *Examination) fit(p *placement, unread bool) {
 					continue // its shard is at fault, which has been said
 				}
 			}
-			x.add(Problem{File: indexFile, Tensor: s.Name(), Err: faultf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
+			x.add(Problem{File: indexFile, Tensor: s.Name(), Err: fault.Errorf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
 		default:
-			x.add(Problem{Tensor: s.Name(), Err: faultf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
+			x.add(Problem{Tensor: s.Name(), Err: fault.Errorf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
 		}
 	}
 }

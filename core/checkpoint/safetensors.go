@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/fault"
 	"github.com/k3infer/k3/core/internal/strictjson"
 )
 
@@ -53,7 +54,7 @@ type builder struct {
 // wrong is a fault after which the rest of a shard can be read: Open ends with it, Examine goes on.
 func (b *builder) wrong(k key, format string, args ...any) error {
 	name := b.index.names.show(k)
-	err := faultf(ErrFormat, "tensor "+name+": "+format, args...)
+	err := fault.Errorf(ErrFormat, "tensor "+name+": "+format, args...)
 	if b.each == nil {
 		return err
 	}
@@ -71,7 +72,7 @@ type pending struct {
 func (b *builder) shard(ctx context.Context, f disk.File, n int) error {
 	var length [8]byte
 	if f.Size() < int64(len(length)) {
-		return faultf(ErrFormat, "%d bytes are too few for a safetensors file", f.Size())
+		return fault.Errorf(ErrFormat, "%d bytes are too few for a safetensors file", f.Size())
 	}
 	if err := disk.ReadFull(f, length[:], 0); err != nil {
 		return err
@@ -79,11 +80,11 @@ func (b *builder) shard(ctx context.Context, f disk.File, n int) error {
 	header, room := binary.LittleEndian.Uint64(length[:]), uint64(f.Size())-uint64(len(length))
 	switch {
 	case header == 0:
-		return faultf(ErrFormat, "the header length is 0")
+		return fault.Errorf(ErrFormat, "the header length is 0")
 	case header > room:
-		return faultf(ErrFormat, "the header length %d is more than the %d bytes that follow", header, room)
+		return fault.Errorf(ErrFormat, "the header length %d is more than the %d bytes that follow", header, room)
 	case header > maxHeader:
-		return faultf(ErrFormat, "the header length %d is more than %d", header, maxHeader)
+		return fault.Errorf(ErrFormat, "the header length %d is more than %d", header, maxHeader)
 	}
 	data := int64(len(length)) + int64(header)
 	b.reader.Reset(reading(ctx, f), int64(len(length)), data)
@@ -106,7 +107,7 @@ func reading(ctx context.Context, f disk.File) func(p []byte, off int64) error {
 // jsonFault turns a syntax error into a fault of the file and leaves errors of reading alone.
 func jsonFault(where string, err error) error {
 	if syntax := (*strictjson.SyntaxError)(nil); errors.As(err, &syntax) {
-		return faultf(ErrFormat, "%s%v", where, syntax)
+		return fault.Errorf(ErrFormat, "%s%v", where, syntax)
 	}
 	return err
 }
@@ -169,7 +170,7 @@ func (b *builder) header(size int64) error {
 	case last.end > size:
 		return b.wrong(last.key, "it ends at byte %d of the data, but the file is %d bytes too short for that", last.end, last.end-size)
 	case last.end < size:
-		return faultf(ErrFormat, "the file is %d bytes longer than its header says", size-last.end)
+		return fault.Errorf(ErrFormat, "the file is %d bytes longer than its header says", size-last.end)
 	}
 	return nil
 }

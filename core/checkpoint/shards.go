@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/fault"
 	"github.com/k3infer/k3/core/internal/strictjson"
 )
 
@@ -138,7 +139,7 @@ func listShards(files disk.Files) ([]string, error) {
 		}
 	}
 	if len(shards) == 0 {
-		return nil, faultf(ErrFormat, "no %s, model.safetensors or model-*.safetensors", indexFile)
+		return nil, fault.Errorf(ErrFormat, "no %s, model.safetensors or model-*.safetensors", indexFile)
 	}
 	return shards, wholeSet(shards)
 }
@@ -148,7 +149,7 @@ func wholeSet(shards []string) error {
 	var missing some
 	m, err := eachMissing(shards, func(name string) { missing.add(func() string { return name }) })
 	if err == nil && missing.n > 0 {
-		err = faultf(ErrFormat, "%d of %d shards are missing: %s", missing.n, m, &missing)
+		err = fault.Errorf(ErrFormat, "%d of %d shards are missing: %s", missing.n, m, &missing)
 	}
 	return err
 }
@@ -165,13 +166,13 @@ func eachMissing(shards []string, missing func(name string)) (int, error) {
 			continue // not numbered
 		}
 		if total != "" && of != total {
-			return 0, faultf(ErrFormat, "%s beside shards of %s: two checkpoints in one folder", name, total)
+			return 0, fault.Errorf(ErrFormat, "%s beside shards of %s: two checkpoints in one folder", name, total)
 		}
 		if n < 1 || n > m || m > 1_000_000 {
-			return 0, faultf(ErrFormat, "%s: not a shard number from 1 to %s", name, of)
+			return 0, fault.Errorf(ErrFormat, "%s: not a shard number from 1 to %s", name, of)
 		}
 		if have[n] {
-			return 0, faultf(ErrFormat, "%s: shard %d a second time", name, n)
+			return 0, fault.Errorf(ErrFormat, "%s: shard %d a second time", name, n)
 		}
 		first, total, have[n] = i, of, true
 	}

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // DefaultEndpoint is the public hub.
@@ -59,15 +61,15 @@ func New(o Options) (*Client, error) {
 	u, err := url.Parse(o.Endpoint)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return nil, faultf(ErrRequest, "hub: the endpoint is not a URL like %s", DefaultEndpoint)
+		return nil, fault.Errorf(ErrRequest, "hub: the endpoint is not a URL like %s", DefaultEndpoint)
 	case u.User != nil:
-		return nil, faultf(ErrRequest, "hub: the endpoint must not have a user name or password in it")
+		return nil, fault.Errorf(ErrRequest, "hub: the endpoint must not have a user name or password in it")
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, faultf(ErrRequest, "hub: the endpoint %s must not have a query or fragment", bare(u))
+		return nil, fault.Errorf(ErrRequest, "hub: the endpoint %s must not have a query or fragment", bare(u))
 	}
 	for _, r := range o.Token {
 		if r <= ' ' || r > '~' {
-			return nil, faultf(ErrRequest, "hub: the token has a character that no token has")
+			return nil, fault.Errorf(ErrRequest, "hub: the token has a character that no token has")
 		}
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
@@ -155,7 +157,7 @@ func (c *Client) send(ctx context.Context, method string, u *url.URL, rng string
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		cancel(nil)
-		return nil, faultf(ErrMetadata, "%s is not an address that can be asked", bare(u))
+		return nil, fault.Errorf(ErrMetadata, "%s is not an address that can be asked", bare(u))
 	}
 	req.Header.Set("User-Agent", c.agent)
 	req.Header.Set("Accept-Encoding", "identity")
@@ -314,7 +316,7 @@ func (c *Client) readOnce(ctx context.Context, u *url.URL, limit int64) ([]byte,
 	case err != nil:
 		return nil, plain(u, err)
 	case int64(len(data)) > limit:
-		return nil, faultf(ErrMetadata, "%s: more than %d bytes", bare(u), limit)
+		return nil, fault.Errorf(ErrMetadata, "%s: more than %d bytes", bare(u), limit)
 	}
 	return data, nil
 }
@@ -340,7 +342,7 @@ func (c *Client) Snapshot(ctx context.Context, repo, revision string) (*Snapshot
 		return nil, err
 	}
 	if revision == "" || strings.ContainsFunc(revision, func(r rune) bool { return r <= ' ' || r == 0x7F }) {
-		return nil, faultf(ErrRequest, "hub: %q is not a revision", revision)
+		return nil, fault.Errorf(ErrRequest, "hub: %q is not a revision", revision)
 	}
 	u := c.endpoint.JoinPath("api", "models")
 	u = u.JoinPath(strings.Split(repo, "/")...)
@@ -355,7 +357,7 @@ func (c *Client) Snapshot(ctx context.Context, repo, revision string) (*Snapshot
 		return nil, fmt.Errorf("hub: look up %s at %s: %w", repo, revision, err)
 	}
 	if isHex(revision, 40) && s.Commit != strings.ToLower(revision) {
-		return nil, faultf(ErrMetadata, "hub: look up %s at %s: the server answers for commit %s", repo, revision, s.Commit)
+		return nil, fault.Errorf(ErrMetadata, "hub: look up %s at %s: the server answers for commit %s", repo, revision, s.Commit)
 	}
 	return s, nil
 }
@@ -379,7 +381,7 @@ func checkRepo(repo string) error {
 		})
 	}
 	if !ok {
-		return faultf(ErrRequest, "hub: %q is not a repository such as moonshotai/Kimi-K3", repo)
+		return fault.Errorf(ErrRequest, "hub: %q is not a repository such as moonshotai/Kimi-K3", repo)
 	}
 	return nil
 }
@@ -400,20 +402,20 @@ func parseSnapshot(repo string, data []byte) (*Snapshot, error) {
 		} `json:"siblings"`
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, faultf(ErrMetadata, "not the JSON that is expected: %s", clean(err.Error()))
+		return nil, fault.Errorf(ErrMetadata, "not the JSON that is expected: %s", clean(err.Error()))
 	}
 	if !isHex(m.SHA, 40) {
-		return nil, faultf(ErrMetadata, "it names no commit")
+		return nil, fault.Errorf(ErrMetadata, "it names no commit")
 	}
 	s := &Snapshot{Repo: repo, Commit: strings.ToLower(m.SHA)}
 	seen := map[string]bool{}
 	for _, b := range m.Siblings {
 		f := File{Name: b.Name, Size: -1}
 		if !validName(f.Name) {
-			return nil, faultf(ErrMetadata, "%q is not a name for a file", f.Name)
+			return nil, fault.Errorf(ErrMetadata, "%q is not a name for a file", f.Name)
 		}
 		if fold := strings.ToLower(f.Name); seen[fold] {
-			return nil, faultf(ErrMetadata, "%s is listed twice", f.Name)
+			return nil, fault.Errorf(ErrMetadata, "%s is listed twice", f.Name)
 		} else {
 			seen[fold] = true
 		}
@@ -425,7 +427,7 @@ func parseSnapshot(repo string, data []byte) (*Snapshot, error) {
 				f.SHA256 = strings.ToLower(strings.TrimPrefix(b.LFS.OID, "sha256:"))
 			}
 			if !isHex(f.SHA256, 64) {
-				return nil, faultf(ErrMetadata, "%s: %q is not a SHA-256", f.Name, clean(f.SHA256))
+				return nil, fault.Errorf(ErrMetadata, "%s: %q is not a SHA-256", f.Name, clean(f.SHA256))
 			}
 			if b.LFS.Size != nil { // the outer size may be the pointer's
 				f.Size = *b.LFS.Size
@@ -434,12 +436,12 @@ func parseSnapshot(repo string, data []byte) (*Snapshot, error) {
 			f.GitSHA1 = strings.ToLower(b.BlobID)
 		}
 		if f.Size < -1 || f.Size > maxFile || (b.Size != nil || b.LFS != nil && b.LFS.Size != nil) && f.Size < 0 {
-			return nil, faultf(ErrMetadata, "%s: a size of %d", f.Name, f.Size)
+			return nil, fault.Errorf(ErrMetadata, "%s: a size of %d", f.Name, f.Size)
 		}
 		s.Files = append(s.Files, f)
 	}
 	if n := len(s.Files); n == 0 || n > maxFiles {
-		return nil, faultf(ErrMetadata, "it lists %d files", n)
+		return nil, fault.Errorf(ErrMetadata, "it lists %d files", n)
 	}
 	return s, nil
 }

@@ -9,6 +9,8 @@ import (
 	"hash"
 	"io"
 	"os"
+
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // Digest adds up the content of a file to compare it with the published checksum.
@@ -46,14 +48,14 @@ func (d *Digest) Known() bool { return d.file.SHA256 != "" || d.file.GitSHA1 != 
 // Check is an error that matches ErrDigest unless the content has the published size and checksum, or none is known.
 func (d *Digest) Check() error {
 	if d.n != d.file.Size {
-		return faultf(ErrDigest, "%s has %d bytes, not %d", d.file.Name, d.n, d.file.Size)
+		return fault.Errorf(ErrDigest, "%s has %d bytes, not %d", d.file.Name, d.n, d.file.Size)
 	}
 	kind, want := "SHA-256", d.file.SHA256
 	if want == "" {
 		kind, want = "git SHA-1", d.file.GitSHA1
 	}
 	if got := d.Sum(); want != "" && got != want {
-		return faultf(ErrDigest, "%s has %s %s, not %s", d.file.Name, kind, got, want)
+		return fault.Errorf(ErrDigest, "%s has %s %s, not %s", d.file.Name, kind, got, want)
 	}
 	return nil
 }

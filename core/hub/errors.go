@@ -30,19 +30,6 @@ var (
 	ErrManifest = errors.New("unusable manifest")
 )
 
-// fault is an error that matches a sentinel without repeating its text.
-type fault struct {
-	kind error
-	msg  string
-}
-
-func (f *fault) Error() string        { return f.msg }
-func (f *fault) Is(target error) bool { return target == f.kind }
-
-func faultf(kind error, format string, args ...any) error {
-	return &fault{kind, fmt.Sprintf(format, args...)}
-}
-
 // statusError is an answer that is not the one hoped for.
 type statusError struct {
 	code    int

@@ -16,6 +16,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/k3infer/k3/core/internal/fault"
+	"github.com/k3infer/k3/core/internal/ticker"
 )
 
 const (
@@ -133,7 +136,7 @@ func hold(dir string) (func(), error) {
 	if err != nil || !ok {
 		f.Close()
 		if err == nil {
-			return nil, faultf(ErrBusy, "hub: another k3 works in %s", dir)
+			return nil, fault.Errorf(ErrBusy, "hub: another k3 works in %s", dir)
 		}
 		return nil, fmt.Errorf("hub: lock %s: %w", f.Name(), err)
 	}
@@ -189,8 +192,7 @@ func (d *download) watch() func() {
 	if d.config.Progress == nil {
 		return func() {}
 	}
-	ended, gone := make(chan struct{}), make(chan struct{})
-	report := func() {
+	return ticker.Start(func() {
 		p := Progress{Checking: d.checking.Load(), Done: d.done.Load(), Total: d.plan.Total, Received: d.received.Load()}
 		if p.Checking {
 			p.Done, p.Total = d.checked.Load(), d.total
@@ -199,25 +201,7 @@ func (d *download) watch() func() {
 			p.Name = *name
 		}
 		d.config.Progress(p)
-	}
-	go func() {
-		defer close(gone)
-		t := time.NewTicker(200 * time.Millisecond)
-		defer t.Stop()
-		for {
-			select {
-			case <-t.C:
-				report()
-			case <-ended:
-				return
-			}
-		}
-	}()
-	return func() {
-		close(ended)
-		<-gone
-		report()
-	}
+	})
 }
 
 // check looks at the checksums of files that are there already.
@@ -285,7 +269,7 @@ func (d *download) check(ctx context.Context) error {
 		}
 	}
 	if wrong != nil {
-		return faultf(ErrExists, "hub: not what %s has, and not replaced: %s in %s", p.Repo, strings.Join(wrong, ", "), p.Request.Dir)
+		return fault.Errorf(ErrExists, "hub: not what %s has, and not replaced: %s in %s", p.Repo, strings.Join(wrong, ", "), p.Request.Dir)
 	}
 	return nil
 }
@@ -678,7 +662,7 @@ func (t *transfer) restart(why error) error {
 	t.begun++
 	d.wake.Broadcast()
 	if t.begun > restarts {
-		return &fault{ErrChanged, why.Error()}
+		return fault.Errorf(ErrChanged, "%v", why)
 	}
 	return errRestart
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // Folder is where k3 keeps what it knows about a downloaded directory, inside that directory.
@@ -68,21 +69,21 @@ func ReadManifest(dir string) (*Manifest, error) {
 	d.DisallowUnknownFields()
 	switch err := d.Decode(m); {
 	case len(data) > maxMetadata:
-		return nil, faultf(ErrManifest, "hub: read %s: more than %d bytes", path, maxMetadata)
+		return nil, fault.Errorf(ErrManifest, "hub: read %s: more than %d bytes", path, maxMetadata)
 	case err != nil:
-		return nil, faultf(ErrManifest, "hub: read %s: %s", path, clean(err.Error()))
+		return nil, fault.Errorf(ErrManifest, "hub: read %s: %s", path, clean(err.Error()))
 	case checkRepo(m.Repo) != nil || !isHex(m.Commit, 40):
-		return nil, faultf(ErrManifest, "hub: read %s: no repository or no commit", path)
+		return nil, fault.Errorf(ErrManifest, "hub: read %s: no repository or no commit", path)
 	}
 	seen := map[string]bool{}
 	for _, f := range m.Files {
 		switch {
 		case !validName(f.Name) || seen[f.Name]:
-			return nil, faultf(ErrManifest, "hub: read %s: %q: not a file's name, or a second time", path, f.Name)
+			return nil, fault.Errorf(ErrManifest, "hub: read %s: %q: not a file's name, or a second time", path, f.Name)
 		case f.Size < 0 || f.Size > maxFile || f.SHA256 != "" && !isHex(f.SHA256, 64) || f.GitSHA1 != "" && !isHex(f.GitSHA1, 40):
-			return nil, faultf(ErrManifest, "hub: read %s: %s: the size or the checksum is none", path, f.Name)
+			return nil, fault.Errorf(ErrManifest, "hub: read %s: %s: the size or the checksum is none", path, f.Name)
 		case f.Dir != "" && !filepath.IsAbs(f.Dir):
-			return nil, faultf(ErrManifest, "hub: read %s: %s: %q is not an absolute path", path, f.Name, f.Dir)
+			return nil, fault.Errorf(ErrManifest, "hub: read %s: %s: %q is not an absolute path", path, f.Name, f.Dir)
 		}
 		seen[f.Name] = true
 	}

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // A file that is not whole is called NAME.partial. Beside it, NAME.partial.blocks says which blocks of it have arrived: a line
@@ -201,7 +203,7 @@ func (p *partial) finish(replace bool) error {
 	}
 	if err == nil && !replace {
 		if _, e := os.Lstat(p.path); e == nil {
-			return faultf(ErrExists, "%s appeared while it was downloaded", p.path)
+			return fault.Errorf(ErrExists, "%s appeared while it was downloaded", p.path)
 		}
 	}
 	if err == nil {

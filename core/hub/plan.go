@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // indexFile says which shard has which tensor.
@@ -77,18 +79,18 @@ type Plan struct {
 func (c *Client) MakePlan(ctx context.Context, s *Snapshot, r Request) (*Plan, error) {
 	var err error
 	if r.Dir, err = filepath.Abs(r.Dir); err != nil {
-		return nil, faultf(ErrRequest, "hub: %v", err)
+		return nil, fault.Errorf(ErrRequest, "hub: %v", err)
 	}
 	for i, d := range r.Dirs {
 		if r.Dirs[i], err = filepath.Abs(d); err != nil {
-			return nil, faultf(ErrRequest, "hub: %v", err)
+			return nil, fault.Errorf(ErrRequest, "hub: %v", err)
 		}
 	}
 	if r.Block <= 0 {
 		r.Block = 8 << 20
 	}
 	if r.Layers < 0 || r.Layers > 0 && len(r.Include) > 0 {
-		return nil, faultf(ErrRequest, "hub: layers are a number from 1, and not to be had together with patterns")
+		return nil, fault.Errorf(ErrRequest, "hub: layers are a number from 1, and not to be had together with patterns")
 	}
 	p := &Plan{Request: r, Repo: s.Repo, Commit: s.Commit, Endpoint: c.Endpoint(), snapshot: s}
 	old, err := ReadManifest(r.Dir)
@@ -98,7 +100,7 @@ func (c *Client) MakePlan(ctx context.Context, s *Snapshot, r Request) (*Plan, e
 	case err != nil:
 		old = nil
 	case !old.of(s) && !r.Force:
-		return nil, faultf(ErrManifest, "hub: %s holds %s at %s, not %s at %s", r.Dir, old.Repo, old.Commit, s.Repo, s.Commit)
+		return nil, fault.Errorf(ErrManifest, "hub: %s holds %s at %s, not %s at %s", r.Dir, old.Repo, old.Commit, s.Repo, s.Commit)
 	}
 	chosen, err := c.choose(ctx, s, r)
 	if err != nil {
@@ -132,7 +134,7 @@ func (c *Client) choose(ctx context.Context, s *Snapshot, r Request) ([]File, er
 			}
 			ok, err := path.Match(pattern, name)
 			if err != nil {
-				return nil, faultf(ErrRequest, "hub: %q is not a pattern", pattern)
+				return nil, fault.Errorf(ErrRequest, "hub: %q is not a pattern", pattern)
 			}
 			if ok {
 				matched[n], any = true, true
@@ -144,11 +146,11 @@ func (c *Client) choose(ctx context.Context, s *Snapshot, r Request) ([]File, er
 	}
 	for n, ok := range matched {
 		if !ok && len(r.Include) > 0 {
-			return nil, faultf(ErrRequest, "hub: %s has no file that matches %q", s.Repo, patterns[n])
+			return nil, fault.Errorf(ErrRequest, "hub: %s has no file that matches %q", s.Repo, patterns[n])
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, faultf(ErrRequest, "hub: %s has no files of a model", s.Repo)
+		return nil, fault.Errorf(ErrRequest, "hub: %s has no files of a model", s.Repo)
 	}
 	for _, i := range chosen {
 		if s.Files[i].Size < 0 {
@@ -184,7 +186,7 @@ func (c *Client) shardsOf(ctx context.Context, s *Snapshot, r Request) (map[stri
 	}
 	f := s.Files[i]
 	if f.Size > maxIndex {
-		return nil, faultf(ErrMetadata, "hub: %s: %d bytes are too many for an index", indexFile, f.Size)
+		return nil, fault.Errorf(ErrMetadata, "hub: %s: %d bytes are too many for an index", indexFile, f.Size)
 	}
 	data, err := os.ReadFile(filepath.Join(r.Dir, indexFile))
 	if err != nil || digestOf(f, data) != nil {
@@ -214,7 +216,7 @@ func shardsOfLayers(index []byte, n int) (map[string]bool, error) {
 		Map map[string]string `json:"weight_map"`
 	}
 	if err := json.Unmarshal(index, &x); err != nil {
-		return nil, faultf(ErrMetadata, "%s: %s", indexFile, clean(err.Error()))
+		return nil, fault.Errorf(ErrMetadata, "%s: %s", indexFile, clean(err.Error()))
 	}
 	shards, most := map[string]bool{}, -1
 	for name, shard := range x.Map {
@@ -226,7 +228,7 @@ func shardsOfLayers(index []byte, n int) (map[string]bool, error) {
 			number, _, _ := strings.Cut(rest, ".")
 			layer, err := strconv.Atoi(number)
 			if err != nil {
-				return nil, faultf(ErrMetadata, "%s: tensor %s has no layer", indexFile, clean(name))
+				return nil, fault.Errorf(ErrMetadata, "%s: tensor %s has no layer", indexFile, clean(name))
 			}
 			if most = max(most, layer); layer >= n {
 				continue
@@ -236,9 +238,9 @@ func shardsOfLayers(index []byte, n int) (map[string]bool, error) {
 	}
 	switch {
 	case most < 0:
-		return nil, faultf(ErrMetadata, "%s: no layers of a language model", indexFile)
+		return nil, fault.Errorf(ErrMetadata, "%s: no layers of a language model", indexFile)
 	case n > most+1:
-		return nil, faultf(ErrRequest, "%d layers: the model has %d", n, most+1)
+		return nil, fault.Errorf(ErrRequest, "%d layers: the model has %d", n, most+1)
 	}
 	return shards, nil
 }
@@ -353,7 +355,7 @@ func (p *Plan) look(item *Item, entry *ManifestFile) error {
 	info, err := os.Stat(item.Path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
-		return faultf(ErrExists, "hub: %s is in the way: it is not a regular file", item.Path)
+		return fault.Errorf(ErrExists, "hub: %s is in the way: it is not a regular file", item.Path)
 	case err == nil && info.Size() != item.Size:
 		item.State = Wrong
 	case err == nil && entry.fresh(info) && !p.Request.Force:
@@ -430,7 +432,7 @@ func (p *Plan) measure() error {
 		}
 	}
 	if lacking != nil {
-		return faultf(ErrSpace, "hub: %s", strings.Join(lacking, "; "))
+		return fault.Errorf(ErrSpace, "hub: %s", strings.Join(lacking, "; "))
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 const (
@@ -73,7 +75,7 @@ func (r *retry) wait(ctx context.Context, a *attempts, err error) error {
 
 // temporary reports whether an error that is no answer may go away: everything the network does, but not what the disk does.
 func temporary(err error) bool {
-	var f *fault
+	var f *fault.Error
 	var l *localError
 	return !errors.As(err, &f) && !errors.As(err, &l)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/hub"
+	"github.com/k3infer/k3/core/internal/ticker"
 	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/core/tokenizer"
 )
@@ -370,32 +371,13 @@ func (c *check) watch(name *atomic.Pointer[string], done *atomic.Int64, total in
 	if c.options.Progress == nil {
 		return func() {}
 	}
-	ended, gone := make(chan struct{}), make(chan struct{})
-	report := func() {
+	return ticker.Start(func() {
 		p := Progress{Done: done.Load(), Total: total}
 		if n := name.Load(); n != nil {
 			p.Name = *n
 		}
 		c.options.Progress(p)
-	}
-	go func() {
-		defer close(gone)
-		t := time.NewTicker(200 * time.Millisecond)
-		defer t.Stop()
-		for {
-			select {
-			case <-t.C:
-				report()
-			case <-ended:
-				return
-			}
-		}
-	}()
-	return func() {
-		close(ended)
-		<-gone
-		report()
-	}
+	})
 }
 
 func expected(f hub.File) string { return cmp.Or(f.SHA256, f.GitSHA1) }
