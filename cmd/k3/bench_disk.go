@@ -125,7 +125,7 @@ func benchDisk(cmd *cobra.Command, f diskFlags, paths []string) error {
 	defer stop()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
 	defer line.clear()
-	r := diskResult{Machine: thisMachine(existing(paths[0])), Seconds: f.each.Seconds(), Repeats: f.repeats}
+	r := diskResult{Machine: thisMachine(disk.Existing(paths[0])), Seconds: f.each.Seconds(), Repeats: f.repeats}
 	for _, p := range paths {
 		rows, err := measurePath(ctx, p, loads, f.repeats, line)
 		if err != nil {

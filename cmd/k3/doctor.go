@@ -143,7 +143,7 @@ func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time
 	}
 	_, err := modelFiles(d.Model, "config.json")
 	d.Present = err == nil
-	d.Machine = thisMachine(existing(d.Model))
+	d.Machine = thisMachine(disk.Existing(d.Model))
 	backend, err := kernel.Select(c.Compute.Backend)
 	if err != nil {
 		return d, err
@@ -190,23 +190,9 @@ func defaultModel() string {
 	return filepath.Join(home, "k3model")
 }
 
-// existing is the nearest directory above path that is there.
-func existing(path string) string {
-	for {
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			return path
-		}
-		up := filepath.Dir(path)
-		if up == path {
-			return "."
-		}
-		path = up
-	}
-}
-
 // writableDisks returns a directory on each disk that this user can write to, the model's place first.
 func writableDisks(model string) []string {
-	candidates := []string{existing(model)}
+	candidates := []string{disk.Existing(model)}
 	if wd, err := os.Getwd(); err == nil {
 		candidates = append(candidates, wd)
 	}
@@ -376,7 +362,7 @@ func (d *diagnosis) advise() {
 
 // freeAt is the space free on the disk that will hold a path.
 func (d *diagnosis) freeAt(path string) int64 {
-	u, err := gopsutil.Usage(existing(path))
+	u, err := gopsutil.Usage(disk.Existing(path))
 	if err != nil {
 		return 0
 	}

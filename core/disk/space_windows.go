@@ -11,5 +11,5 @@ func freeSpace(path string) (int64, error) {
 	if err := windows.GetDiskFreeSpaceEx(name, &free, nil, nil); err != nil {
 		return 0, err
 	}
-	return int64(free), nil
+	return int64(min(free, 1<<62)), nil
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
 )
 
@@ -253,9 +254,9 @@ func (p *Plan) place(files []File) error {
 	free := map[string]int64{} // by disk
 	disks := map[string]string{}
 	for _, d := range r.Dirs {
-		bytes, volume, err := freeSpace(existing(d))
+		bytes, volume, err := room(d)
 		if err != nil {
-			return fmt.Errorf("hub: %w", err)
+			return err
 		}
 		disks[d], free[volume] = volume, bytes
 	}
@@ -388,18 +389,15 @@ func (p *Plan) look(item *Item, entry *ManifestFile) error {
 	return nil
 }
 
-// existing is the nearest directory at or above path that exists.
-func existing(path string) string {
-	for {
-		if _, err := os.Stat(path); err == nil {
-			return path
-		}
-		up := filepath.Dir(path)
-		if up == path {
-			return path
-		}
-		path = up
+// room is what this user may still write on the disk that dir is on or will be, and a name for that disk.
+func room(dir string) (bytes int64, on string, err error) {
+	if bytes, err = disk.FreeSpace(dir); err == nil {
+		on, err = volume(disk.Existing(dir))
 	}
+	if err != nil {
+		return 0, "", fmt.Errorf("hub: %w", err)
+	}
+	return bytes, on, nil
 }
 
 // measure compares what each disk must take with what it has free.
@@ -407,9 +405,9 @@ func (p *Plan) measure() error {
 	byVolume := map[string]int{}
 	for _, i := range p.Items {
 		dir := filepath.Dir(i.Path)
-		free, volume, err := freeSpace(existing(dir))
+		free, volume, err := room(dir)
 		if err != nil {
-			return fmt.Errorf("hub: %w", err)
+			return err
 		}
 		n, ok := byVolume[volume]
 		if !ok {
