@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
 	"github.com/k3infer/k3/core/internal/ticker"
 )
@@ -128,19 +129,14 @@ func (d *download) run(ctx context.Context) error {
 
 // hold keeps other downloads out of a directory until the function it returns is called.
 func hold(dir string) (func(), error) {
-	f, err := os.OpenFile(filepath.Join(dir, Folder, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	unlock, err := disk.Lock(filepath.Join(dir, Folder, "lock"))
+	if errors.Is(err, disk.ErrLocked) {
+		return nil, fault.Errorf(ErrBusy, "hub: another k3 works in %s", dir)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
-	ok, err := lock(f)
-	if err != nil || !ok {
-		f.Close()
-		if err == nil {
-			return nil, fault.Errorf(ErrBusy, "hub: another k3 works in %s", dir)
-		}
-		return nil, fmt.Errorf("hub: lock %s: %w", f.Name(), err)
-	}
-	return func() { f.Close() }, nil
+	return unlock, nil
 }
 
 // tryLink makes sure that links can be made, before hours are spent on files that need them.

@@ -26,6 +26,8 @@ var (
 	ErrOther = errors.New("a pack of another checkpoint")
 	// ErrExists says that there is something that would be overwritten.
 	ErrExists = errors.New("nothing is overwritten unasked")
+	// ErrBusy says that another process is writing the same pack.
+	ErrBusy = errors.New("another k3 is writing this pack")
 	// ErrSpace says that the disk has not enough room.
 	ErrSpace = errors.New("not enough room on the disk")
 )
@@ -36,6 +38,7 @@ const (
 	compressedName = "trunk-compressed"
 	dataEnding     = ".bin"
 	listEnding     = ".json"
+	lockEnding     = ".lock" // while it is being written
 )
 
 // Pack is an open pack of the trunk of one checkpoint. It may be used by several goroutines.

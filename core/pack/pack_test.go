@@ -356,6 +356,26 @@ func flip(t *testing.T, path string, at int64) {
 	}
 }
 
+func TestOnlyOneWritesAPack(t *testing.T) {
+	m, dir, busy := tiny(t), t.TempDir(), 0
+	o := Options{Progress: func(Progress) {
+		_, err := Write(t.Context(), m, dir, Options{})
+		if !errors.Is(err, ErrBusy) {
+			t.Errorf("a second writer gets %v", err)
+		}
+		busy++
+	}}
+	if _, err := Write(t.Context(), m, dir, o); err != nil {
+		t.Fatal(err)
+	}
+	if busy == 0 {
+		t.Error("no progress was reported")
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*.lock")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
 func TestNothingIsOverwrittenUnasked(t *testing.T) {
 	m, want, dir := tiny(t), t.TempDir(), t.TempDir()
 	other := fabricated(t, fabricate.Options{})

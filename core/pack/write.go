@@ -58,7 +58,7 @@ const (
 
 // Write writes a pack of m's trunk into directory dir, or continues what an earlier call began there. The pack gets its name
 // when it is complete and was read back from the disk. An interrupted call leaves a partial pack for the next. A pack that is
-// there already and belongs to m is only read back. Errors match ErrExists where something would be overwritten, ErrSpace,
+// there already and belongs to m is only read back. Errors match ErrExists where something would be overwritten, ErrBusy, ErrSpace,
 // ErrFormat where what was read back is not what was written, or are those of reading and writing.
 func Write(ctx context.Context, m *checkpoint.Model, dir string, o Options) (Result, error) {
 	name := plainName
@@ -111,6 +111,14 @@ func (w *writer) run(dir string) (r Result, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return r, err
 	}
+	unlock, err := disk.Lock(w.base + lockEnding)
+	if errors.Is(err, disk.ErrLocked) {
+		return r, ErrBusy
+	}
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
 	found, err := w.resume(identity)
 	if err != nil {
 		return r, err

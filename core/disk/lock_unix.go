@@ -1,6 +1,6 @@
 //go:build unix
 
-package hub
+package disk
 
 import (
 	"errors"
@@ -19,4 +19,10 @@ func lock(f *os.File) (bool, error) {
 		return true, nil // a file system without locks: nothing better can be had
 	}
 	return err == nil, err
+}
+
+// release removes the file while it is still held, so that nobody holds a file that the next one does not find.
+func release(f *os.File, path string) {
+	os.Remove(path)
+	f.Close()
 }

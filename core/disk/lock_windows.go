@@ -1,4 +1,4 @@
-package hub
+package disk
 
 import (
 	"errors"
@@ -15,4 +15,10 @@ func lock(f *os.File) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// release removes the file once it is closed: before, the system refuses, as it does while somebody else has it open.
+func release(f *os.File, path string) {
+	f.Close()
+	os.Remove(path)
 }
