@@ -52,8 +52,8 @@ func New(files map[string][]byte) *Hub {
 	for name, data := range files {
 		h.files[name], h.promised[name] = data, data
 	}
-	h.front = httptest.NewServer(http.HandlerFunc(h.serveFront))
 	h.cdn = httptest.NewServer(http.HandlerFunc(h.serveCDN))
+	h.front = httptest.NewServer(http.HandlerFunc(h.serveFront)) // last: it tells where the other is
 	return h
 }
 
