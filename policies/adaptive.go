@@ -2,6 +2,7 @@ package policies
 
 import (
 	"math"
+	"slices"
 
 	"github.com/k3infer/k3/core/experts"
 )
@@ -25,8 +26,7 @@ type adaptive struct {
 	total    float64 // requests that the scores are of
 	resident []bool  // by id
 	size     int     // residents
-	surplus  []int32 // residents that the leading ghost does not have
-	place    []int32 // by id: index in surplus, none: not there
+	surplus  bag     // residents that the leading ghost does not have
 }
 
 // ghost is a rule and the set of experts it would keep.
@@ -49,10 +49,7 @@ const (
 func newAdaptive(config experts.Config) (experts.Policy, error) {
 	total := config.Layers * config.Experts
 	p := &adaptive{ids: newIDs(config), capacity: config.Capacity, layer: none, resident: make([]bool, total),
-		surplus: make([]int32, 0, config.Capacity), place: make([]int32, total)}
-	for i := range p.place {
-		p.place[i] = none
-	}
+		surplus: newBag(config)}
 	rules := []experts.Policy{newCycle(config, false), newCycle(config, true)}
 	for _, general := range []experts.Factory{newLRU, newS3FIFO} {
 		rule, err := general(config)
@@ -84,9 +81,9 @@ func (p *adaptive) Miss(key experts.Key, evictable func(experts.Key) bool) (expe
 		return experts.Key{}, experts.Fill
 	}
 	// The ghost has this one and the cache has not, so the cache has others that the ghost has not.
-	for i := len(p.surplus) - 1; i >= 0; i-- {
-		if victim := p.surplus[i]; p.may(victim, evictable) {
-			p.leave(victim)
+	for _, victim := range slices.Backward(p.surplus.members) {
+		if p.may(victim, evictable) {
+			p.surplus.remove(victim)
 			p.resident[victim], p.resident[id] = false, true
 			return p.key(victim), experts.Swap
 		}
@@ -96,27 +93,9 @@ func (p *adaptive) Miss(key experts.Key, evictable func(experts.Key) bool) (expe
 
 func (p *adaptive) Remove(key experts.Key) {
 	id := p.of(key)
-	p.leave(id)
+	p.surplus.remove(id)
 	p.resident[id] = false
 	p.size--
-}
-
-// join puts a resident on the surplus list, leave takes it off if it is there.
-func (p *adaptive) join(id int32) {
-	p.place[id] = int32(len(p.surplus))
-	p.surplus = append(p.surplus, id)
-}
-
-func (p *adaptive) leave(id int32) {
-	at := p.place[id]
-	if at == none {
-		return
-	}
-	last := len(p.surplus) - 1
-	moved := p.surplus[last]
-	p.surplus[at], p.place[moved] = moved, at
-	p.surplus = p.surplus[:last]
-	p.place[id] = none
 }
 
 // request shows a request to every ghost.
@@ -148,13 +127,13 @@ func (p *adaptive) request(key experts.Key) {
 		}
 		g.has[id] = true
 		if i == p.lead && p.resident[id] {
-			p.leave(id)
+			p.surplus.remove(id)
 		}
 		if decision == experts.Swap {
 			gone := p.of(victim)
 			g.has[gone] = false
 			if i == p.lead && p.resident[gone] {
-				p.join(gone)
+				p.surplus.add(gone)
 			}
 		}
 	}
@@ -182,13 +161,10 @@ func (p *adaptive) endPass() {
 	for i := range p.ghosts {
 		p.ghosts[i].score, p.ghosts[i].apart, p.ghosts[i].better = 0, 0, 0 // they were against the old leader
 	}
-	for _, id := range p.surplus {
-		p.place[id] = none
-	}
-	p.surplus = p.surplus[:0]
+	p.surplus.empty()
 	for id, here := range p.resident {
 		if here && !p.ghosts[best].has[id] {
-			p.join(int32(id))
+			p.surplus.add(int32(id))
 		}
 	}
 }

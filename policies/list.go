@@ -20,6 +20,47 @@ func (n ids) may(id int32, evictable func(experts.Key) bool) bool {
 	return evictable == nil || evictable(n.key(id))
 }
 
+// bag is a set of ids in no order, from which any can be taken in a moment.
+type bag struct {
+	members []int32
+	place   []int32 // by id: index in members, none: not there
+}
+
+func newBag(config experts.Config) bag {
+	total := config.Layers * config.Experts
+	b := bag{members: make([]int32, 0, min(config.Capacity, total)), place: make([]int32, total)}
+	for i := range b.place {
+		b.place[i] = none
+	}
+	return b
+}
+
+func (b *bag) add(id int32) {
+	b.place[id] = int32(len(b.members))
+	b.members = append(b.members, id)
+}
+
+// remove takes an id out if it is there.
+func (b *bag) remove(id int32) {
+	at := b.place[id]
+	if at == none {
+		return
+	}
+	last := len(b.members) - 1
+	moved := b.members[last]
+	b.members[at], b.place[moved] = moved, at
+	b.members = b.members[:last]
+	b.place[id] = none
+}
+
+// empty takes all out.
+func (b *bag) empty() {
+	for _, id := range b.members {
+		b.place[id] = none
+	}
+	b.members = b.members[:0]
+}
+
 // links holds the chains of any number of lists that share the same ids; an id is on one list at most.
 type links struct{ next, prev []int32 }
 
