@@ -93,7 +93,7 @@ const releasedBytes = 1_560_936_091_448
 const (
 	scratchBytes = 1 << 30
 	scratchTime  = 4 * time.Second
-	expertBlock  = 17_547_264 / disk.Block * disk.Block
+	expertBlock  = releasedExpertBytes / disk.Block * disk.Block
 )
 
 func doctorCommand() *cobra.Command {

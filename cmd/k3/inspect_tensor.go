@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -258,10 +259,7 @@ func inspectExperts(cmd *cobra.Command, path string, numbers []int) (r *expertsR
 	for e := first; e <= last; e++ {
 		tensors := m.Index.Expert(layer, e, nil)
 		slices.SortFunc(tensors, func(a, b checkpoint.Tensor) int {
-			if a.Shard != b.Shard {
-				return a.Shard - b.Shard
-			}
-			return int(min(max(a.Offset-b.Offset, -1), 1))
+			return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.Offset, b.Offset))
 		})
 		p := expertPlace{Expert: e}
 		for i, t := range tensors {
@@ -379,10 +377,7 @@ func inspectRoundtrip(cmd *cobra.Command, path string, bits []int) (r *roundtrip
 		r.Parts = append(r.Parts, roundedPart{name, p.weights, roundErrors(p.sums)})
 	}
 	slices.SortFunc(r.Parts, func(a, b roundedPart) int {
-		if a.Weights != b.Weights {
-			return int(min(max(b.Weights-a.Weights, -1), 1))
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(cmp.Compare(b.Weights, a.Weights), cmp.Compare(a.Name, b.Name))
 	})
 	return r, nil
 }

@@ -106,8 +106,7 @@ func simulate(cmd *cobra.Command, path string, f simulateFlags) error {
 	if f.tokens < 0 {
 		return usagef("--tokens: %d: must be 1 or more, or left out", f.tokens)
 	}
-	switch ext := filepath.Ext(f.plot); {
-	case f.plot != "" && ext != ".svg" && ext != ".html":
+	if ext := filepath.Ext(f.plot); f.plot != "" && ext != ".svg" && ext != ".html" {
 		return usagef("--plot: %s: the name must end in .svg or .html", f.plot)
 	}
 	if len(s.policies) == 0 {

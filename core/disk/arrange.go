@@ -1,6 +1,9 @@
 package disk
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Part is a range of a file that somebody needs in memory.
 type Part struct {
@@ -33,7 +36,7 @@ func Arrange(parts []Part) Arrangement {
 	}
 	slices.SortFunc(order, func(a, b int) int {
 		if x, y := parts[a], parts[b]; x.File == y.File {
-			return int(min(max(x.Off-y.Off, -1), 1))
+			return cmp.Compare(x.Off, y.Off)
 		}
 		return first(parts[a].File) - first(parts[b].File)
 	})

@@ -104,10 +104,12 @@ func (t *Tiles) cut(i, tileBytes int) ([]tile, error) {
 		return nil, err
 	}
 	x := tile{matrix: i}
-	var err error
 	row, unit := m.Format.RowBytes(m.Cols), m.Unit
 	if p := m.Packed; p == nil {
-		x.file, x.off, err = t.locate(m.Tensor)
+		var err error
+		if x.file, x.off, err = t.locate(m.Tensor); err != nil {
+			return nil, err
+		}
 	} else {
 		x.file, x.off = p.File, p.Off
 		tileBytes = min(tileBytes, cmp.Or(p.TileBytes, expandedBytes))
@@ -137,7 +139,7 @@ func (t *Tiles) cut(i, tileBytes int) ([]tile, error) {
 			t.scratch = max(t.scratch, x.frames*p.Rows*row)
 		}
 	}
-	return tiles, err
+	return tiles, nil
 }
 
 // start is where a frame begins, or ends for one behind the last.

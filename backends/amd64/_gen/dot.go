@@ -371,11 +371,11 @@ func (k dotKernel) advance(f *file) {
 // place returns the offsets of the weights (in a row's block) and of the vector elements (in a packed block) that belong to
 // an accumulator register.
 func (k dotKernel) place(sweep, part int) (w, x int) {
+	p := k.counted(sweep, part)
 	if !k.split() {
-		at := k.counted(sweep, part) * k.s.bytes()
+		at := p * k.s.bytes()
 		return at * k.blockBytes() / 128, at
 	}
-	p := k.counted(sweep, part)
 	return k.s.bytes() * (p / 2), 64*(p%2) + k.s.bytes()*(p/2)
 }
 
@@ -474,11 +474,8 @@ func (k dotKernel) blockMXFP4(f *file, sweep, accs int) {
 				}
 				f.p("VPERMPS (%s)(%s*1), Z%d, Z%d", rTable, rTmp, accs+r, accs+r)
 			}
+			_, at := k.place(sweep, part)
 			for v := range k.vectors {
-				at := 0
-				if odd {
-					at = 64
-				}
 				f.p("VMOVUPS %s, Z%d", vector(v, at), x)
 				for r := range k.rows {
 					f.p("VFMADD231PS Z%d, Z%d, Z%d", accs+r, x, k.acc(r, v, part))
