@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/graph"
@@ -48,6 +49,10 @@ var (
 	ErrNumbers = graph.ErrNumbers
 	// ErrToken: an id that is not in the vocabulary.
 	ErrToken = graph.ErrToken
+	// ErrChanged: a file of the checkpoint or the pack was changed, replaced or removed while it was open.
+	ErrChanged = disk.ErrChanged
+	// ErrChecksum: what was read is not what was verified.
+	ErrChecksum = disk.ErrChecksum
 	// ErrNoFit: the memory given is too small; the message says by how much, and what would fit.
 	ErrNoFit = memory.ErrNoFit
 	// ErrPrompt: there is nothing to go on from.
@@ -79,6 +84,8 @@ type Options struct {
 	TileBytes                 int    // about the size of the tape's tiles; 0: tape.DefaultTileBytes, or less in a small model
 	TrunkIfThere              bool   // Trunk may be missing or of another checkpoint; it then plays no part
 	Buffered                  bool   // read through the page cache even where files can be read around it
+	Unchecked                 bool   // do not compare what is read with the checksums beside the checkpoint and the pack
+	Cache                     string // directory that remembers fingerprints of checkpoints; "": none
 	// Notice is told, once each, of things worth knowing that are no errors, such as a disk that refuses direct reads.
 	Notice func(string)
 
@@ -121,10 +128,6 @@ type Engine struct {
 	tokenizerOnce sync.Once
 	tokenizer     *tokenizer.Tokenizer
 	tokenizerErr  error
-
-	fingerprintOnce sync.Once
-	fingerprint     string
-	fingerprintErr  error
 }
 
 // Open opens a checkpoint. Everything that can be wrong with its files short of damaged weights is reported here.
@@ -173,6 +176,12 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 	}
 	if err := experts.CheckPolicy(o.Policy); err != nil {
 		return nil, fmt.Errorf("core: open: %w", err)
+	}
+	if o.Unchecked {
+		o.Files = checksum.Ignore(o.Files)
+		if o.Trunk != nil {
+			o.Trunk = checksum.Ignore(o.Trunk)
+		}
 	}
 	if e.model, err = checkpoint.Open(ctx, o.Files); err != nil {
 		return nil, err
@@ -232,7 +241,7 @@ func (e *Engine) openPack(ctx context.Context, backend kernel.Backend) (err erro
 	if o.Trunk == nil {
 		return nil
 	}
-	e.pack, err = pack.Open(ctx, o.Trunk, e.model)
+	e.pack, err = pack.Open(ctx, o.Trunk, e.model, o.Cache)
 	if o.TrunkIfThere && errors.Is(err, pack.ErrOther) {
 		o.notice("the trunk is read from the checkpoint: %v", err)
 		return nil
@@ -281,12 +290,13 @@ func (e *Engine) makePlan(backend kernel.Backend) (memory.Plan, error) {
 	if err != nil {
 		return memory.Plan{}, err
 	}
-	frames := int64(0)
+	_, index := e.model.Checked()
+	index += int64(e.model.Index.Len()) * indexBytes
 	if e.pack != nil {
-		frames = int64(e.pack.Frames()) * frameBytes
+		index += int64(e.pack.Frames())*frameBytes + e.pack.Checksums()
 	}
 	return plan(e.options, e.model.Config, backend, memory.Request{
-		Index: int64(e.model.Index.Len())*indexBytes + frames, Vectors: int64(vectors),
+		Index: index, Vectors: int64(vectors),
 		TrunkBytes: e.tiles.Bytes(), TileBuffer: int64(e.tiles.BufferBytes()), TileScratch: int64(e.tiles.ScratchBytes()),
 		ExpertSlot: int64(slot),
 	})
@@ -384,6 +394,32 @@ func (e *Engine) Close() error {
 	}
 	e.logits.Free()
 	return errors.Join(errs...)
+}
+
+// Checked tells how many of the files that weights are read from, the shards and the pack, have checksums that every read is
+// compared with, and how many there are.
+func (e *Engine) Checked() (checked, files int) {
+	checked, _ = e.model.Checked()
+	files = len(e.model.Index.Shards())
+	if e.pack != nil {
+		files++
+		if e.pack.Checksums() > 0 {
+			checked++
+		}
+	}
+	return checked, files
+}
+
+// changed tells whether the files that weights are read from are still those that were opened.
+func (e *Engine) changed() error {
+	err := e.model.Changed()
+	if err == nil && e.pack != nil {
+		err = e.pack.Changed()
+	}
+	if err != nil {
+		return fmt.Errorf("core: %w", err)
+	}
+	return nil
 }
 
 // Config is the model's geometry.

@@ -128,7 +128,7 @@ func (d *prefixDir) longest(ids []int, length int) *Sequence {
 		}
 		r.Close()
 		n := len(r.Header.IDs)
-		if n > length && n < len(ids) && r.Header.Computed == n && r.Header.Fingerprint == fingerprint && slices.Equal(r.Header.IDs, ids[:n]) {
+		if n > length && n < len(ids) && r.Header.Computed == n && r.Header.Of().Matches(fingerprint) && slices.Equal(r.Header.IDs, ids[:n]) {
 			candidates = append(candidates, candidate{path, n})
 		}
 	}

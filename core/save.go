@@ -1,61 +1,24 @@
 package core
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 
+	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/session"
 )
 
 // ErrSession: a file is no session, is damaged, belongs to another model, or was made by a newer program.
 var ErrSession = session.ErrSession
 
-// Fingerprint names the checkpoint by its content, whatever its path and shards: a hash of the geometry, of every
-// tensor's name, type and shape, of all small vectors, and of samples of both embedding tables. It is computed once.
-func (e *Engine) Fingerprint() (string, error) {
-	e.fingerprintOnce.Do(func() { e.fingerprint, e.fingerprintErr = e.hash() })
-	return e.fingerprint, e.fingerprintErr
-}
-
-func (e *Engine) hash() (string, error) {
-	sum := sha256.New()
-	// MaxPositions and the ids are settings, not weights: editing them makes no other model.
-	config := *e.model.Config
-	config.MaxPositions, config.BOS, config.EOS = 0, 0, nil
-	if err := json.NewEncoder(sum).Encode(config); err != nil {
-		return "", fmt.Errorf("core: fingerprint: %w", err)
-	}
-	// The order of the tensors in their files must not matter: their hashes are added up.
-	var total [sha256.Size]byte
-	for t := range e.model.Index.All() {
-		one := sha256.Sum256(fmt.Appendf(nil, "%s %v %v", t.Name, t.DType, t.Shape))
-		carry := 0
-		for i, b := range one {
-			carry += int(total[i]) + int(b)
-			total[i], carry = byte(carry), carry>>8
-		}
-	}
-	sum.Write(total[:])
-	if err := e.graph.WriteVectors(sum); err != nil {
-		return "", fmt.Errorf("core: fingerprint: %w", err)
-	}
-	for _, name := range []string{"language_model.model.embed_tokens.weight", "language_model.lm_head.weight"} {
-		t, _ := e.model.Index.Lookup(name)
-		row := t.Bytes / int64(e.model.Config.Vocab)
-		sample := make([]byte, min(row, 4096))
-		for i := range int64(64) {
-			if err := e.model.Read(sample, t, i*int64(e.model.Config.Vocab)/64*row); err != nil {
-				return "", fmt.Errorf("core: fingerprint: %w", err)
-			}
-			sum.Write(sample)
-		}
-	}
-	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
+// Fingerprint names the checkpoint by its content. It is computed once, and at the latest by the first Save: call it early where
+// a state is to be saved, since the fingerprint of files that have changed cannot be had any more (ErrChanged).
+func (e *Engine) Fingerprint() (checkpoint.Fingerprint, error) {
+	return e.model.Fingerprint(context.Background(), e.options.Cache)
 }
 
 // Save writes the sequence to a file, whole or not at all: a crash leaves the file that was there before. extra is kept
@@ -79,11 +42,11 @@ func (s *Sequence) Save(path string, extra json.RawMessage) error {
 }
 
 // header describes a session of the state and of ids, which begin with those computed.
-func (s *Sequence) header(fingerprint string, ids []int) session.Header {
+func (s *Sequence) header(fingerprint checkpoint.Fingerprint, ids []int) session.Header {
 	c := s.engine.model.Config
 	return session.Header{
-		Program: "k3", Model: fmt.Sprintf("%d layers, hidden %d, %d experts", c.Layers, c.Hidden, c.MoE.Experts), Fingerprint: fingerprint,
-		IDs: ids, Computed: s.state.Len(), StateBytes: s.state.Bytes(),
+		Program: "k3", Model: fmt.Sprintf("%d layers, hidden %d, %d experts", c.Layers, c.Hidden, c.MoE.Experts),
+		Fingerprint: fingerprint.Samples, Exact: fingerprint.Exact, IDs: ids, Computed: s.state.Len(), StateBytes: s.state.Bytes(),
 	}
 }
 
@@ -100,7 +63,7 @@ func (e *Engine) LoadSequence(path string) (*Sequence, json.RawMessage, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if h.Fingerprint != fingerprint {
+	if !h.Of().Matches(fingerprint) {
 		return nil, nil, fmt.Errorf("core: load %s: %w: it was made with another model (%s)", path, ErrSession, h.Model)
 	}
 	bad := func(id int) bool { return id < 0 || id >= e.model.Config.Vocab }

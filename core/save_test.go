@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/sample"
 )
@@ -115,7 +116,7 @@ func TestADamagedOrForeignSessionIsRefused(t *testing.T) {
 
 // The fingerprint is the model's, not the directory's.
 func TestFingerprintFollowsTheWeights(t *testing.T) {
-	of := func(files disk.Files) string {
+	of := func(files disk.Files) checkpoint.Fingerprint {
 		e := open(t, core.Options{Files: files})
 		f, err := e.Fingerprint()
 		if err != nil {

@@ -109,7 +109,12 @@ func (e *Engine) pass(ctx context.Context, rows []Row, onLayer func(layer int)) 
 		}
 	}
 	defer func() { clock.enter(-1) }()
-	if err := e.graph.Pass(ctx, inner, out, graph.Hooks{Layer: enter, Routed: e.options.Routed, Probe: e.options.Probe}); err != nil {
+	if err := e.changed(); err != nil {
+		return nil, err
+	}
+	if err := e.graph.Pass(ctx, inner, out, graph.Hooks{
+		Layer: enter, Routed: e.options.Routed, Probe: e.options.Probe, Complete: e.changed,
+	}); err != nil {
 		return nil, err
 	}
 	for _, r := range rows {

@@ -7,7 +7,9 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"sync"
 
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
 )
@@ -20,6 +22,9 @@ type Model struct {
 	StopIDs   []int // eos_token_id of config.json, then of generation_config.json, without repeats; may be empty
 	Quantized bool  // routed experts are MXFP4: weight_packed and weight_scale
 	shards    []disk.File
+
+	fingerprinting sync.Mutex
+	known          Fingerprint // once it was computed
 }
 
 // maxConfig is the size of config.json above which it cannot be one.
@@ -79,7 +84,7 @@ func (m *Model) open(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%s: %w", where, err)
 		}
-		f, err := m.Files.Open(name)
+		f, _, err := checksum.Open(m.Files, name)
 		if err != nil {
 			m.Index.shards = append(m.Index.shards, Shard{name, 0})
 			if notExist(err) {

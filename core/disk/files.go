@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sort"
 	"syscall"
+	"time"
 )
 
 // Files is a flat collection of named files, opened for random access.
@@ -37,6 +38,9 @@ type File interface {
 
 // ErrShort says that a file ended before the bytes it was known to have: it was truncated while it was open.
 var ErrShort = errors.New("the file ended early")
+
+// ErrChanged says that a file is no longer the one that was opened: it was written to, replaced or removed.
+var ErrChanged = errors.New("the file has changed since it was opened")
 
 // maxRead bounds a single read call: macOS refuses above 2^31-1 bytes and Linux stops short of it.
 const maxRead = 1 << 30
@@ -76,6 +80,8 @@ func ReadFull(f File, p []byte, off int64) error {
 			return &Error{f.Name(), off, ErrShort}
 		case errors.Is(err, syscall.EINTR) && interrupted < maxInterrupted:
 			interrupted++
+		case errors.Is(err, ErrChecksum):
+			return err // it says where
 		case err != nil:
 			return &Error{f.Name(), off, err}
 		case n == 0:
@@ -135,6 +141,45 @@ func (d dir) Open(name string) (File, error) {
 		return nil, fmt.Errorf("disk: open: %w", err)
 	}
 	return &dirFile{file{f, f, f.Name(), info.Size()}, info}, nil
+}
+
+// Changed tells whether a file still is what it was when it was opened, by its name, size, time of change and identity. The
+// error matches ErrChanged if it is not. Files that are not of a directory do not change.
+func Changed(f File) error {
+	f, _ = Unchecked(f)
+	d, ok := f.(*dirFile)
+	if !ok {
+		return nil
+	}
+	info, err := os.Stat(d.name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w: it is gone", d.name, ErrChanged)
+	case err != nil:
+		return fmt.Errorf("disk: %w", err)
+	case info.Size() != d.size:
+		return fmt.Errorf("%s: %w: it had %d bytes, now %d", d.name, ErrChanged, d.size, info.Size())
+	case !os.SameFile(info, d.info):
+		return fmt.Errorf("%s: %w: another file has taken its name", d.name, ErrChanged)
+	case !info.ModTime().Equal(d.info.ModTime()):
+		return fmt.Errorf("%s: %w: it was written to at %s", d.name, ErrChanged, info.ModTime().Format(time.DateTime))
+	}
+	return nil
+}
+
+// Stamp is text that tells a file from others of the same name, and from itself before or after a change; "" for a file that
+// is not of a directory. A file that was only read has the same stamp for ever.
+func Stamp(f File) string {
+	f, _ = Unchecked(f)
+	d, ok := f.(*dirFile)
+	if !ok {
+		return ""
+	}
+	path, err := filepath.Abs(d.name)
+	if err != nil {
+		path = d.name
+	}
+	return fmt.Sprintf("%q %d %d %s", path, d.size, d.info.ModTime().UnixNano(), inode(d.info))
 }
 
 type file struct {

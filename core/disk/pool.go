@@ -1,8 +1,10 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -55,7 +57,7 @@ type Stats struct {
 }
 
 // Pool reads with a fixed number of goroutines. Each takes the next piece of the oldest read of the highest priority; a read
-// may be of any size, and several of them work on one.
+// may be of any size, and several of them work on one. What they read of a file with checksums (see Summed) they compare.
 type Pool struct {
 	config  Config
 	readers sync.WaitGroup
@@ -77,7 +79,8 @@ type job struct {
 	runs     []Run
 	run      int // the next piece starts here
 	at       int64
-	pending  int // pieces being read
+	pending  int       // pieces being read
+	parts    []stretch // of units that are read in several pieces
 	err      error
 	done     func(error)
 }
@@ -180,27 +183,31 @@ func (p *Pool) serve() {
 		if j.err != nil {
 			j.run = len(j.runs)
 		}
-		run, from, to, ok := j.next(int64(p.config.Piece))
+		n, from, to, ok := j.next(int64(p.config.Piece))
 		if j.run == len(j.runs) {
 			p.remove(j)
 		}
 		if ok {
 			j.pending++
-			p.read(j, run, from, to)
+			p.read(j, n, from, to)
 			j.pending--
 		}
 		if j.run == len(j.runs) && j.pending == 0 && j.done != nil {
-			done, err := j.done, j.err
+			done, err, parts := j.done, j.err, j.parts
 			j.done = nil
 			p.mu.Unlock()
+			if err == nil {
+				err = join(j.runs, parts)
+			}
 			done(err)
 			p.mu.Lock()
 		}
 	}
 }
 
-// read reads bytes [from, to) of a run, with the mutex released.
-func (p *Pool) read(j *job, run Run, from, to int64) {
+// read reads bytes [from, to) of run number n, with the mutex released.
+func (p *Pool) read(j *job, n int, from, to int64) {
+	run := j.runs[n]
 	s := p.sources[run.File]
 	if s == nil {
 		s = &source{}
@@ -211,7 +218,12 @@ func (p *Pool) read(j *job, run Run, from, to int64) {
 	}
 	p.mu.Unlock()
 	err := p.fill(s, run, from, to)
+	var parts []stretch
+	if f, ok := run.File.(*summed); ok && err == nil {
+		parts, err = f.inspect(n, run, from, to)
+	}
 	p.mu.Lock()
+	j.parts = append(j.parts, parts...)
 	if p.active--; p.active == 0 {
 		p.stats.Busy += time.Since(p.since)
 	}
@@ -254,10 +266,24 @@ func (p *Pool) remove(j *job) {
 	}
 }
 
-// next cuts the next piece: bytes [from, to) of a run. Pieces meet at block boundaries, so that no two write one block.
-func (j *job) next(piece int64) (run Run, from, to int64, ok bool) {
+// join compares the units that were read in several pieces.
+func join(runs []Run, parts []stretch) error {
+	slices.SortFunc(parts, func(a, b stretch) int { return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.off, b.off)) })
+	for len(parts) > 0 {
+		f := runs[parts[0].run].File.(*summed)
+		n, err := f.join(runs[parts[0].run], parts)
+		if err != nil {
+			return err
+		}
+		parts = parts[n:]
+	}
+	return nil
+}
+
+// next cuts the next piece: bytes [from, to) of run number n. Pieces meet at block boundaries, so that no two write one block.
+func (j *job) next(piece int64) (n int, from, to int64, ok bool) {
 	for j.run < len(j.runs) {
-		run := j.runs[j.run]
+		n, run := j.run, j.runs[j.run]
 		from, end := max(j.at, run.Off), run.Off+int64(run.Len)
 		to = min(roundDown(from)+piece, end)
 		if j.at = to; to == end {
@@ -265,10 +291,10 @@ func (j *job) next(piece int64) (run Run, from, to int64, ok bool) {
 			j.at = 0
 		}
 		if from < to {
-			return run, from, to, true
+			return n, from, to, true
 		}
 	}
-	return Run{}, 0, 0, false
+	return 0, 0, 0, false
 }
 
 // source is a file as a pool reads it.
@@ -284,7 +310,8 @@ func (p *Pool) fill(s *source, run Run, from, to int64) error {
 	if len(run.Mem) < Span(run.Off, run.Len) || !Aligned(run.Mem) {
 		panic("disk: the memory for a read is too short or not aligned")
 	}
-	s.once.Do(func() { p.open(s, run.File) })
+	file, _ := Unchecked(run.File)
+	s.once.Do(func() { p.open(s, file) })
 	if d := s.direct.Load(); d != nil {
 		start, end := roundDown(from), roundUp(to)
 		n, err := (*d).ReadAt(run.Mem[start-base:end-base], start)
@@ -296,11 +323,11 @@ func (p *Pool) fill(s *source, run Run, from, to int64) error {
 		}
 		// Fewer bytes than the file should have. Whatever the reason, the ordinary way completes them or says why not.
 		if n == 0 && refused(err) && s.direct.CompareAndSwap(d, nil) {
-			p.fallback(run.File, err)
+			p.fallback(file, err)
 		}
 		from = max(from, start+int64(n))
 	}
-	return ReadFull(run.File, run.Mem[from-base:to-base], from)
+	return ReadFull(file, run.Mem[from-base:to-base], from)
 }
 
 func (p *Pool) open(s *source, f File) {

@@ -36,6 +36,8 @@ type Hooks struct {
 	Layer func(layer int)
 	// Routed is told the experts of each row, in descending order of biased score, layer after layer, row after row.
 	Routed func(layer int, experts []int)
+	// Complete is asked when everything was computed, before any of it counts; an error fails the pass.
+	Complete func() error
 }
 
 // run is the rows of one sequence in a pass.
@@ -74,7 +76,11 @@ func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Ho
 	if err != nil {
 		return err
 	}
-	if err := p.play(rows, logits); err != nil {
+	err = p.play(rows, logits)
+	if err == nil && hooks.Complete != nil {
+		err = hooks.Complete()
+	}
+	if err != nil {
 		for _, r := range p.runs {
 			r.state.spoil(err)
 		}

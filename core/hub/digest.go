@@ -60,8 +60,8 @@ func (d *Digest) Check() error {
 	return nil
 }
 
-// checkFile compares the content of the file at path with f. read is told about every piece, as it is read.
-func checkFile(ctx context.Context, path string, f File, read func(n int)) error {
+// checkFile compares the content of the file at path with f. also is given every piece, as it is read.
+func checkFile(ctx context.Context, path string, f File, also io.Writer) error {
 	in, err := os.Open(path)
 	if err != nil {
 		return &localError{fmt.Errorf("check: %w", err)}
@@ -74,7 +74,7 @@ func checkFile(ctx context.Context, path string, f File, read func(n int)) error
 		}
 		n, err := in.Read(buf)
 		d.Write(buf[:n])
-		read(n)
+		also.Write(buf[:n])
 		if err == io.EOF {
 			return d.Check()
 		}

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
 	"github.com/k3infer/k3/core/internal/ticker"
@@ -229,7 +231,8 @@ func (d *download) check(ctx context.Context) error {
 				}
 				i := todo[n]
 				d.name.Store(&i.Name)
-				err := checkFile(ctx, i.Path, i.File, func(n int) { d.checked.Add(int64(n)) })
+				sums := newSummer(i.File)
+				err := checkFile(ctx, i.Path, i.File, io.MultiWriter(sums, counter{&d.checked}))
 				switch {
 				case errors.Is(err, ErrDigest):
 					i.State, i.Have = Wrong, 0
@@ -238,7 +241,7 @@ func (d *download) check(ctx context.Context) error {
 				default:
 					i.State = Whole
 					d.done.Add(i.Size)
-					if err := d.whole(i); err != nil {
+					if err := d.whole(i, sums.Sums()); err != nil {
 						d.fail(err)
 					}
 				}
@@ -289,11 +292,33 @@ func (d *download) failure() error {
 	return fmt.Errorf("hub: %w", errors.Join(append([]error{d.failed}, d.errs...)...))
 }
 
-// whole notes in the manifest that a file is right.
-func (d *download) whole(i *Item) error {
+// counter adds up bytes that are written to it.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// newSummer makes the checksums that every read of a shard will be compared with; of other files it makes none.
+func newSummer(f File) *checkpoint.Summer {
+	if !strings.HasSuffix(f.Name, ".safetensors") {
+		return checkpoint.NewSummer(0)
+	}
+	return checkpoint.NewSummer(f.Size)
+}
+
+// whole notes in the manifest that a file is right, and its checksums, unless they are nil, beside it.
+func (d *download) whole(i *Item, sums *disk.Sums) error {
 	info, err := os.Stat(i.Path)
 	if err != nil {
 		return &localError{err}
+	}
+	if sums != nil {
+		h := checksum.Header{Name: i.Name, Size: sums.Size(), Changed: info.ModTime()}
+		if err := (&checksum.File{Header: h, Sums: sums}).Save(d.plan.Request.Dir); err != nil {
+			return &localError{err}
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -403,12 +428,13 @@ type transfer struct {
 	download *download
 	item     *Item
 	partial  *partial
-	claimed  []bool // somebody fetches it
-	active   int    // workers that fetch some of it
-	serial   bool   // the server gives whole files only
-	over     bool   // finished or given up
-	spoiled  bool   // given up because it is not what it should be
-	begun    int    // how often it was begun again
+	claimed  []bool     // somebody fetches it
+	active   int        // workers that fetch some of it
+	serial   bool       // the server gives whole files only
+	over     bool       // finished or given up
+	spoiled  bool       // given up because it is not what it should be
+	begun    int        // how often it was begun again
+	sums     *disk.Sums // once it is whole
 	tags     map[string]string
 	from     *url.URL // where the endpoint sent us, nil to ask it
 }
@@ -774,6 +800,7 @@ func (t *transfer) digest() error {
 	defer d.mu.Unlock()
 	begun := t.begun
 	sum, buf := NewDigest(t.item.File), make([]byte, min(p.block, t.item.Size))
+	summer := newSummer(t.item.File)
 	for b := range p.have {
 		for {
 			for !p.have[b] && d.failed == nil && !t.over && t.begun == begun {
@@ -791,6 +818,7 @@ func (t *transfer) digest() error {
 			good := err == nil && crc32.Checksum(data, castagnoli) == want
 			if good {
 				sum.Write(data)
+				summer.Write(data)
 			}
 			d.mu.Lock()
 			if err != nil {
@@ -816,6 +844,7 @@ func (t *transfer) digest() error {
 		}
 		return err
 	}
+	t.sums = summer.Sums()
 	return nil
 }
 
@@ -836,7 +865,7 @@ func (t *transfer) complete() error {
 		err = t.item.link()
 	}
 	if err == nil {
-		err = d.whole(t.item)
+		err = d.whole(t.item, t.sums)
 	}
 	if err != nil {
 		return err

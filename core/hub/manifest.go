@@ -13,12 +13,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // Folder is where k3 keeps what it knows about a downloaded directory, inside that directory.
-const Folder = ".k3"
+const Folder = checksum.Folder
 
 const manifestFile = "manifest.json"
 

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/strictjson"
 )
@@ -60,12 +61,13 @@ type Frames struct {
 }
 
 // Open opens the pack among files and makes sure that it is one of m: by names, types, shapes and sizes of all tensors, and by
-// samples of the weights of each layer. Where a compressed and a plain pack are, it is the compressed one. The error matches ErrNone,
-// ErrFormat or ErrOther unless reading failed.
-func Open(ctx context.Context, files disk.Files, m *checkpoint.Model) (*Pack, error) {
-	p, err := open(ctx, files, compressedName, m)
+// m's fingerprint, which k3 notes beside a pack; where it is not noted, by samples of every tensor. Where a compressed and a
+// plain pack are, it is the compressed one. Reads of a pack with checksums are checked. The error matches ErrNone, ErrFormat or
+// ErrOther unless reading failed. cache is that of checkpoint.Model.Fingerprint.
+func Open(ctx context.Context, files disk.Files, m *checkpoint.Model, cache string) (*Pack, error) {
+	p, err := open(ctx, files, compressedName, m, cache)
 	if errors.Is(err, ErrNone) {
-		p, err = open(ctx, files, plainName, m)
+		p, err = open(ctx, files, plainName, m, cache)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pack: open %s: %w", files.Name(), err)
@@ -73,13 +75,14 @@ func Open(ctx context.Context, files disk.Files, m *checkpoint.Model) (*Pack, er
 	return p, nil
 }
 
-func open(ctx context.Context, files disk.Files, name string, m *checkpoint.Model) (*Pack, error) {
-	list, err := readManifest(files, name+listEnding)
+func open(ctx context.Context, files disk.Files, name string, m *checkpoint.Model, cache string) (*Pack, error) {
+	list, err := readManifest(files, name)
 	if err != nil {
 		return nil, err
 	}
 	p := &Pack{tensors: map[string]place{}}
-	if p.file, err = files.Open(name + dataEnding); err != nil {
+	var about *checksum.File
+	if p.file, about, err = checksum.Open(files, name+dataEnding); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%w: %s is missing", ErrFormat, name+dataEnding)
 		}
@@ -99,7 +102,11 @@ func open(ctx context.Context, files disk.Files, name string, m *checkpoint.Mode
 				p.tensors[e.name] = place{l.offset + e.off, e.ends()}
 			}
 		}
-		err = p.sample(ctx, m, list.layers)
+		if about != nil && about.Of != nil {
+			err = whose(ctx, *about.Of, m, cache)
+		} else {
+			err = p.sample(ctx, m, list.layers)
+		}
 	}
 	if err != nil {
 		p.file.Close()
@@ -108,8 +115,22 @@ func open(ctx context.Context, files disk.Files, name string, m *checkpoint.Mode
 	return p, nil
 }
 
-// readManifest reads the list of what a pack has.
+// whose compares the fingerprint noted beside a pack with that of the checkpoint.
+func whose(ctx context.Context, of checksum.Of, m *checkpoint.Model, cache string) error {
+	want, err := m.Fingerprint(ctx, cache)
+	if err == nil && !want.Matches(checkpoint.Fingerprint(of)) {
+		err = fmt.Errorf("%w: it was made of other weights", ErrOther)
+	}
+	return err
+}
+
+// readManifest reads the list of what the pack of a name has. Where there is a checksum of it, it must be right.
 func readManifest(files disk.Files, name string) (*manifest, error) {
+	known, err := readSums(files, name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	name += listEnding
 	f, err := files.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s is missing", ErrNone, name)
@@ -121,9 +142,15 @@ func readManifest(files disk.Files, name string) (*manifest, error) {
 	if f.Size() > maxManifest {
 		return nil, fmt.Errorf("%w: %s: %d bytes, at most %d are expected", ErrFormat, name, f.Size(), maxManifest)
 	}
-	var r strictjson.Reader
-	r.Reset(func(p []byte, off int64) error { return disk.ReadFull(f, p, off) }, 0, f.Size())
-	list := parseManifest(&r)
+	data := make([]byte, f.Size())
+	if err := disk.ReadFull(f, data, 0); err != nil {
+		return nil, err
+	}
+	if want := known[name]; want != "" && hexSum(data) != want {
+		return nil, fmt.Errorf("%w: %s is not what its checksum says", ErrFormat, name)
+	}
+	r := strictjson.New(data)
+	list := parseManifest(r)
 	var syntax *strictjson.SyntaxError
 	if err := r.Err(); errors.As(err, &syntax) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrFormat, name, err)
@@ -149,55 +176,50 @@ func (p *Pack) Frames() (n int) {
 	return n
 }
 
+// Checksums is the memory that the pack's checksums take; 0 if it has none.
+func (p *Pack) Checksums() int64 {
+	if _, sums := disk.Unchecked(p.file); sums != nil {
+		return sums.Memory()
+	}
+	return 0
+}
+
+// Changed tells whether the pack is still what it was when it was opened; if not, the error matches disk.ErrChanged.
+func (p *Pack) Changed() error { return disk.Changed(p.file) }
+
 // Close closes the pack's file.
 func (p *Pack) Close() error { return p.file.Close() }
 
-// sampleBytes is how much of a tensor is compared to know a checkpoint's weights again.
-const sampleBytes = 4096
+// What is compared of each tensor to know a model's weights again.
+const (
+	sampleBytes = 1 << 10
+	samples     = 4 // of a tensor that is stored as it is; of a compressed one it is one
+)
 
-// sampled are the tensors of a layer that samples are taken of: its largest and its smallest.
-func sampled[T any](tensors []T, bytes func(T) int64) []T {
-	if len(tensors) == 0 {
-		return nil
-	}
-	small, large := tensors[0], tensors[0]
-	for _, t := range tensors {
-		if bytes(t) < bytes(small) {
-			small = t
-		}
-		if bytes(t) > bytes(large) {
-			large = t
-		}
-	}
-	return []T{small, large}
-}
-
-// readSample reads a sample of a tensor of the checkpoint, from its middle.
-func readSample(m *checkpoint.Model, t checkpoint.Tensor) (sample []byte, from int64, err error) {
-	n := min(t.Bytes, sampleBytes)
-	from = (t.Bytes - n) / 2
-	sample = make([]byte, n)
-	return sample, from, m.Read(sample, t, from)
-}
-
-// sample compares samples of every layer with the checkpoint.
+// sample compares samples of every tensor with the checkpoint.
 func (p *Pack) sample(ctx context.Context, m *checkpoint.Model, layers []layer) error {
+	want, got := make([]byte, sampleBytes), make([]byte, sampleBytes)
 	for _, l := range layers {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		for _, e := range sampled(l.tensors, func(e entry) int64 { return e.bytes }) {
+		for _, e := range l.tensors {
 			t, _ := m.Index.Lookup(e.name)
-			want, from, err := readSample(m, t)
-			if err != nil {
-				return err
+			length, count := min(t.Bytes, sampleBytes), int64(samples)
+			if p.tensors[e.name].frames != nil || t.Bytes == length {
+				count = 1
 			}
-			got := make([]byte, len(want))
-			if err := p.read(got, t, from); err != nil {
-				return err
-			}
-			if !bytes.Equal(got, want) {
-				return fmt.Errorf("%w: tensor %s has other weights", ErrOther, e.name)
+			for i := range count {
+				from := (t.Bytes - length) * (2*i + 1) / (2 * count)
+				if err := m.Read(want[:length], t, from); err != nil {
+					return err
+				}
+				if err := p.read(got[:length], t, from); err != nil {
+					return err
+				}
+				if !bytes.Equal(got[:length], want[:length]) {
+					return fmt.Errorf("%w: tensor %s has other weights", ErrOther, e.name)
+				}
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/disk/disktest"
 	"github.com/k3infer/k3/core/internal/strictjson"
@@ -90,7 +92,7 @@ func read(t testing.TB, path string) []byte {
 	return data
 }
 
-// names are the files of a directory.
+// names are the files of a directory, without those of checksums.
 func names(t testing.TB, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -99,7 +101,9 @@ func names(t testing.TB, dir string) string {
 	}
 	var all []string
 	for _, e := range entries {
-		all = append(all, e.Name())
+		if e.Name() != checksum.Folder {
+			all = append(all, e.Name())
+		}
 	}
 	return strings.Join(all, " ")
 }
@@ -144,7 +148,7 @@ func TestEveryTrunkTensorOfALayerIsInThePack(t *testing.T) {
 		for _, compress := range []bool{false, true} {
 			dir := t.TempDir()
 			r := write(t, m, dir, Options{Compress: compress})
-			p, err := Open(t.Context(), disk.Dir(dir), m)
+			p, err := Open(t.Context(), disk.Dir(dir), m, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +219,7 @@ func TestAPackThatWasKilledIsContinued(t *testing.T) {
 			if got := names(t, dir); strings.Contains(got, ".json") {
 				t.Fatalf("after %d kills there is %s", kills, got)
 			}
-			if _, err := Open(t.Context(), disk.Dir(dir), m); !errors.Is(err, ErrNone) {
+			if _, err := Open(t.Context(), disk.Dir(dir), m, ""); !errors.Is(err, ErrNone) {
 				t.Fatalf("after %d kills: %v", kills, err)
 			}
 		}
@@ -231,6 +235,18 @@ func same(t *testing.T, dir, want string) {
 	for _, name := range strings.Fields(names(t, want)) {
 		if !bytes.Equal(read(t, filepath.Join(dir, name)), read(t, filepath.Join(want, name))) {
 			t.Errorf("%s differs", name)
+		}
+		if !strings.HasSuffix(name, dataEnding) {
+			continue
+		}
+		f, err := checksum.Load(disk.Dir(dir), name)
+		if err != nil {
+			t.Errorf("checksums of %s: %v", name, err)
+			continue
+		}
+		g, err := checksum.Load(disk.Dir(want), name)
+		if err != nil || !reflect.DeepEqual(f.Sums, g.Sums) || !reflect.DeepEqual(f.Of, g.Of) {
+			t.Errorf("the checksums of %s differ (%v)", name, err)
 		}
 	}
 }
@@ -279,10 +295,11 @@ func TestACrashWhileThePackGetsItsNameIsNoHarm(t *testing.T) {
 	if err := w.collect(); err != nil {
 		t.Fatal(err)
 	}
-	identity, err := w.identity()
-	if err != nil {
+	var err error
+	if w.of, err = m.Fingerprint(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
+	identity := w.identity()
 	bin := read(t, filepath.Join(want, "trunk.bin"))
 	lines := fmt.Sprintf("{\"pack\":%q}\n", identity)
 	parsed := parseManifest(strictjson.New([]byte(list)))
@@ -418,7 +435,7 @@ func TestNothingIsOverwrittenUnasked(t *testing.T) {
 	if _, err := Write(ctx, other, dir, Options{Force: true, Progress: func(Progress) { cancel() }}); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if p, err := Open(t.Context(), disk.Dir(dir), m); err != nil {
+	if p, err := Open(t.Context(), disk.Dir(dir), m, ""); err != nil {
 		t.Errorf("the old pack went before the new one was whole: %v", err)
 	} else {
 		p.Close()
@@ -477,7 +494,7 @@ func TestADamagedManifestIsRefused(t *testing.T) {
 		{`layers.0.input_layernorm.weight`, `norm.weight`, ErrOther, "not of the trunk of layer 0"},
 	} {
 		files := disktest.Memory{"trunk.bin": bin, "trunk.json": []byte(strings.Replace(list, c.old, c.new, 1))}
-		p, err := Open(t.Context(), files, m)
+		p, err := Open(t.Context(), files, m, "")
 		if err == nil {
 			p.Close()
 		}
@@ -497,7 +514,7 @@ func TestADamagedManifestIsRefused(t *testing.T) {
 		{disktest.Memory{"trunk.json": []byte(list), "trunk.bin": append(bytes.Clone(bin), make([]byte, 4096)...)}, ErrFormat, "4096 more"},
 		{disktest.Memory{"trunk.json": make([]byte, maxManifest+1)}, ErrFormat, "at most"},
 	} {
-		if _, err := Open(t.Context(), c.files, m); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+		if _, err := Open(t.Context(), c.files, m, ""); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%v, want %v %q", err, c.want, c.text)
 		}
 	}
@@ -506,14 +523,14 @@ func TestADamagedManifestIsRefused(t *testing.T) {
 func TestAPackOfOtherWeightsIsRefused(t *testing.T) {
 	a, b, dir := fabricated(t, fabricate.Options{Seed: 1}), fabricated(t, fabricate.Options{Seed: 2}), t.TempDir()
 	write(t, a, dir, Options{})
-	if _, err := Open(t.Context(), disk.Dir(dir), b); !errors.Is(err, ErrOther) || !strings.Contains(err.Error(), "has other weights") {
+	if _, err := Open(t.Context(), disk.Dir(dir), b, ""); !errors.Is(err, ErrOther) || !strings.Contains(err.Error(), "other weights") {
 		t.Errorf("of the same geometry: %v", err)
 	}
-	if _, err := Open(t.Context(), disk.Dir(dir), tiny(t)); !errors.Is(err, ErrOther) {
+	if _, err := Open(t.Context(), disk.Dir(dir), tiny(t), ""); !errors.Is(err, ErrOther) {
 		t.Errorf("of another geometry: %v", err)
 	}
 	// The same weights in other shards are the same checkpoint.
-	p, err := Open(t.Context(), disk.Dir(dir), fabricated(t, fabricate.Options{Seed: 1, Shards: 1}))
+	p, err := Open(t.Context(), disk.Dir(dir), fabricated(t, fabricate.Options{Seed: 1, Shards: 1}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -571,7 +588,7 @@ func TestAFailingPackIsAnError(t *testing.T) {
 			}
 			return r.ReadAt(p, off)
 		})
-		if _, err := Open(t.Context(), files, m); !errors.Is(err, syscall.EIO) || errors.Is(err, ErrFormat) {
+		if _, err := Open(t.Context(), files, m, ""); !errors.Is(err, syscall.EIO) || errors.Is(err, ErrFormat) {
 			t.Errorf("%s: %v", file, err)
 		}
 		if n := files.OpenFiles(); n != 0 {

@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/memory"
 )
@@ -27,6 +29,8 @@ type Options struct {
 	Compress bool
 	// Force replaces a pack that is there, once the new one is whole, and a partial one that cannot be continued at once.
 	Force bool
+	// Cache is that of checkpoint.Model.Fingerprint: the fingerprint is noted beside the pack.
+	Cache string
 	// Workers is the number of pieces to work on at a time; 0 is 4.
 	Workers int
 	// Progress, if not nil, is told how far the work is. It is called often.
@@ -79,6 +83,7 @@ func Write(ctx context.Context, m *checkpoint.Model, dir string, o Options) (Res
 type writer struct {
 	ctx   context.Context
 	m     *checkpoint.Model
+	of    checkpoint.Fingerprint // of m
 	o     Options
 	base  string // path of the pack's files without their endings
 	files disk.Files
@@ -86,12 +91,13 @@ type writer struct {
 	total int64 // bytes of the pack, for the progress; of a compressed one an estimate from above, until it is known
 	raw   int64 // bytes of its tensors in the checkpoint
 
-	out     *os.File // the partial pack
-	log     *os.File // the journal
-	done    []layer  // what is written
-	sums    []string // of their bytes
-	whole   string   // checksum of all, once it was read back
-	written func()   // for tests: called before the pack is read back
+	out     *os.File   // the partial pack
+	log     *os.File   // the journal
+	done    []layer    // what is written
+	sums    []string   // of their bytes
+	whole   string     // checksum of all, once it was read back
+	checked *disk.Sums // for checking every read of it
+	written func()     // for tests: called before the pack is read back
 }
 
 // run is what a layer's entry will be made of.
@@ -104,10 +110,10 @@ func (w *writer) run(dir string) (r Result, err error) {
 	if err := w.collect(); err != nil {
 		return r, err
 	}
-	identity, err := w.identity()
-	if err != nil {
+	if w.of, err = w.m.Fingerprint(w.ctx, w.o.Cache); err != nil {
 		return r, err
 	}
+	identity := w.identity()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return r, err
 	}
@@ -154,9 +160,12 @@ func (w *writer) run(dir string) (r Result, err error) {
 		if w.written != nil {
 			w.written()
 		}
-		if err := w.verify(); err != nil {
-			return r, err
-		}
+	}
+	if err := w.verify(); err != nil {
+		return r, err
+	}
+	if err := w.m.Changed(); err != nil {
+		return r, err
 	}
 	r.Bytes = w.end()
 	return r, w.publish()
@@ -212,25 +221,16 @@ func (w *writer) frameRows(t checkpoint.Tensor) int64 {
 
 func roundUp(n int64) int64 { return (n + align - 1) / align * align }
 
-// identity tells the checkpoint, as far as a pack is concerned, from all others.
-func (w *writer) identity() (string, error) {
+// identity tells the checkpoint, as far as a pack is concerned, from all others, and from itself after a change.
+func (w *writer) identity() string {
 	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n%s\n", w.of.Samples, w.m.Stamp())
 	for _, r := range w.runs {
-		if err := w.ctx.Err(); err != nil {
-			return "", err
-		}
 		for _, t := range r.tensors {
 			fmt.Fprintf(sum, "%q %v %v %s %d\n", t.Name, t.DType, t.Shape, w.m.Index.Shards()[t.Shard].Name, t.Offset)
 		}
-		for _, t := range sampled(r.tensors, func(t checkpoint.Tensor) int64 { return t.Bytes }) {
-			sample, _, err := readSample(w.m, t)
-			if err != nil {
-				return "", err
-			}
-			sum.Write(sample)
-		}
 	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // existing tells whether a whole pack of this checkpoint is there. Anything else that is there is an error, unless it may be
@@ -247,7 +247,7 @@ func (w *writer) existing() (bool, error) {
 	if len(there) == 0 || w.o.Force {
 		return false, nil
 	}
-	p, err := open(w.ctx, w.files, filepath.Base(w.base), w.m)
+	p, err := open(w.ctx, w.files, filepath.Base(w.base), w.m, w.o.Cache)
 	if errors.Is(err, ErrNone) {
 		return false, fmt.Errorf("%w: there is %s, which is no whole pack", ErrExists, strings.Join(there, " and "))
 	}
@@ -258,12 +258,18 @@ func (w *writer) existing() (bool, error) {
 		return false, err
 	}
 	defer p.Close()
-	want, err := w.readSums()
+	want, err := readSums(w.files, filepath.Base(w.base))
 	if err != nil {
 		return false, fmt.Errorf("%w: there is a pack of this checkpoint without checksums (%w)", ErrExists, err)
 	}
 	w.total = p.file.Size()
-	whole, _, err := w.hash(p.file, []int64{p.file.Size()})
+	plain, sums := disk.Unchecked(p.file) // what is on the disk, whatever was noted of it
+	list, err := readManifest(w.files, filepath.Base(w.base))
+	if err != nil {
+		return false, err
+	}
+	w.done = list.layers
+	whole, _, err := w.hash(plain, []int64{p.file.Size()})
 	if err != nil {
 		return false, err
 	}
@@ -276,6 +282,9 @@ func (w *writer) existing() (bool, error) {
 			return false, fmt.Errorf("%w: %s is not what its checksum says", ErrFormat, filepath.Base(w.base+name))
 		}
 	}
+	if sums == nil { // an earlier k3 wrote it
+		return true, w.saveSums()
+	}
 	return true, nil
 }
 
@@ -284,9 +293,9 @@ func hexSum(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readSums reads the checksums beside a pack, by the names of the files.
-func (w *writer) readSums() (map[string]string, error) {
-	data, err := disk.ReadAll(w.files, filepath.Base(w.base)+sums, 1<<16)
+// readSums reads the SHA-256 checksums beside the pack of a name, by the names of the files.
+func readSums(files disk.Files, name string) (map[string]string, error) {
+	data, err := disk.ReadAll(files, name+sums, 1<<16)
 	if err != nil {
 		return nil, err
 	}
@@ -297,8 +306,8 @@ func (w *writer) readSums() (map[string]string, error) {
 		}
 	}
 	for _, ending := range []string{dataEnding, listEnding} {
-		if name := filepath.Base(w.base + ending); all[name] == "" {
-			return nil, fmt.Errorf("%s has none of %s", filepath.Base(w.base+sums), name)
+		if all[name+ending] == "" {
+			return nil, fmt.Errorf("%w: %s has no checksum of %s", ErrFormat, name+sums, name+ending)
 		}
 	}
 	return all, nil
@@ -533,6 +542,9 @@ func (w *writer) layer(i int) error {
 	if err := w.out.Sync(); err != nil {
 		return err
 	}
+	if err := w.m.Changed(); err != nil {
+		return err
+	}
 	w.done, w.sums = append(w.done, l), append(w.sums, hex.EncodeToString(sum.Sum(nil)))
 	return w.note(record{Layer: l.text(), Sum: w.sums[i]})
 }
@@ -556,7 +568,11 @@ func (w *writer) progress(done int64, verifying bool) {
 
 // verify reads back what was written.
 func (w *writer) verify() error {
-	f, err := w.files.Open(filepath.Base(w.base + partial))
+	name := w.base + partial
+	if w.out == nil {
+		name = w.base + dataEnding
+	}
+	f, err := w.files.Open(filepath.Base(name))
 	if err != nil {
 		return err
 	}
@@ -574,6 +590,10 @@ func (w *writer) verify() error {
 			err := fmt.Errorf("%w: layer %d was read back other than it was written: the disk or the memory fails", ErrFormat, i)
 			return errors.Join(err, w.discard())
 		}
+	}
+	if w.out == nil || w.whole == whole {
+		w.whole = whole
+		return nil
 	}
 	if err := w.out.Truncate(w.end()); err != nil { // an earlier attempt may have written more
 		return err
@@ -596,7 +616,7 @@ func (w *writer) hash(f disk.File, ends []int64) (whole string, parts []string, 
 	}
 	pool := disk.NewPool(disk.Config{Readers: w.o.Workers})
 	defer pool.Close() // before the buffers go
-	all, part := sha256.New(), sha256.New()
+	all, part, adder := sha256.New(), sha256.New(), checksum.NewAdder(w.units(ends[len(ends)-1]))
 	end := ends[len(ends)-1]
 	done := make(chan error, 1)
 	load := func(at int64) {
@@ -618,6 +638,7 @@ func (w *writer) hash(f disk.File, ends []int64) (whole string, parts []string, 
 			all.Write(data)
 			close(summed)
 		}()
+		adder.Write(data)
 		for from := at; from < at+int64(len(data)); {
 			to := min(ends[len(parts)], at+int64(len(data)))
 			part.Write(data[from-at : to-at])
@@ -628,7 +649,59 @@ func (w *writer) hash(f disk.File, ends []int64) (whole string, parts []string, 
 		<-summed
 		w.progress(min(at+size, end), true)
 	}
+	w.checked = adder.Sums()
 	return take(all), parts, nil
+}
+
+// units gives the lengths of the units that checksums are made of, one after the other: the frames of compressed matrices,
+// a few rows of others, and the zeros between tensors. The file has size bytes.
+func (w *writer) units(size int64) func() int64 {
+	var lengths []int64
+	add := func(n, unit int64) {
+		for ; n > 0; n -= min(n, unit) {
+			lengths = append(lengths, min(n, unit))
+		}
+	}
+	for i, l := range w.done {
+		tensors := slices.SortedFunc(slices.Values(l.tensors), func(a, b entry) int { return cmp.Compare(a.off, b.off) })
+		at := int64(0)
+		for _, e := range tensors {
+			add(e.off-at, wholeUnit)
+			t, _ := w.m.Index.Lookup(e.name)
+			if e.frames != nil {
+				for _, n := range e.frames {
+					add(int64(n), wholeUnit)
+				}
+			} else {
+				add(e.bytes, t.UnitBytes())
+			}
+			at = e.off + e.bytes
+		}
+		next := size // also what is between the layers
+		if i+1 < len(w.done) {
+			next = w.done[i+1].offset
+		}
+		add(next-l.offset-at, wholeUnit)
+	}
+	n := 0
+	return func() int64 {
+		n++
+		return lengths[n-1]
+	}
+}
+
+// wholeUnit is what even the longest unit is divided by.
+const wholeUnit = 1 << 30
+
+// saveSums notes the checksums of the pack, and whose it is.
+func (w *writer) saveSums() error {
+	name := filepath.Base(w.base + dataEnding)
+	of := checksum.Of(w.of)
+	f := checksum.File{Header: checksum.Header{Name: name, Size: w.checked.Size(), Of: &of}, Sums: w.checked}
+	if info, err := os.Stat(w.base + dataEnding); err == nil {
+		f.Changed = info.ModTime()
+	}
+	return f.Save(filepath.Dir(w.base))
 }
 
 func take(h hash.Hash) string {
@@ -651,6 +724,9 @@ func (w *writer) publish() error {
 			return err
 		}
 	}
+	if err := w.saveSums(); err != nil {
+		return err
+	}
 	text := (&manifest{count: int64(w.m.Config.Layers), compressed: w.o.Compress, layers: w.done}).text()
 	lines := fmt.Sprintf("%s  %s\n%s  %s\n", w.whole, filepath.Base(w.base+dataEnding), hexSum(text), filepath.Base(w.base+listEnding))
 	for _, f := range []struct {
@@ -669,7 +745,7 @@ func (w *writer) publish() error {
 			return err
 		}
 	}
-	p, err := open(w.ctx, w.files, filepath.Base(w.base), w.m)
+	p, err := open(w.ctx, w.files, filepath.Base(w.base), w.m, w.o.Cache)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 )
 
@@ -30,7 +31,7 @@ var ErrSession = errors.New("not a usable session")
 const magic = "K3SES\r\n\x1a"
 
 // Version is the version of the format this package writes, and the newest it reads.
-const Version = 1
+const Version = 2
 
 // maxHeader is the most bytes of a header: ids of a million tokens take eight.
 const maxHeader = 256 << 20
@@ -39,13 +40,19 @@ const sumSize = sha256.Size
 
 // Header is what a session says about itself.
 type Header struct {
-	Program     string          `json:"program"`     // what wrote it
-	Model       string          `json:"model"`       // for people
-	Fingerprint string          `json:"fingerprint"` // of the checkpoint: see core.Engine.Fingerprint
-	IDs         []int           `json:"ids"`         // all ids of the sequence
-	Computed    int             `json:"computed"`    // how many of them are part of the state
-	StateBytes  int64           `json:"state_bytes"` // length of the state
+	Program     string          `json:"program"`         // what wrote it
+	Model       string          `json:"model"`           // for people
+	Fingerprint string          `json:"fingerprint"`     // of the checkpoint's samples: see checkpoint.Fingerprint
+	Exact       string          `json:"exact,omitempty"` // and of all of it, if that was known
+	IDs         []int           `json:"ids"`             // all ids of the sequence
+	Computed    int             `json:"computed"`        // how many of them are part of the state
+	StateBytes  int64           `json:"state_bytes"`     // length of the state
 	Extra       json.RawMessage `json:"extra,omitempty"`
+}
+
+// Of is the fingerprint of the checkpoint the session belongs to.
+func (h Header) Of() checkpoint.Fingerprint {
+	return checkpoint.Fingerprint{Samples: h.Fingerprint, Exact: h.Exact}
 }
 
 // Write saves a session at path, whole or not at all. state writes Header.StateBytes bytes.

@@ -110,6 +110,9 @@ func (t *Tiles) cut(i, tileBytes int) ([]tile, error) {
 		if x.file, x.off, err = t.locate(m.Tensor); err != nil {
 			return nil, err
 		}
+		if rows := lcm(unit, summedRows(x.file, x.off, row)); rows*row <= tileBytes {
+			unit = rows // so that a tile can be checked without more than its own bytes
+		}
 	} else {
 		x.file, x.off = p.File, p.Off
 		tileBytes = min(tileBytes, cmp.Or(p.TileBytes, expandedBytes))
@@ -140,6 +143,29 @@ func (t *Tiles) cut(i, tileBytes int) ([]tile, error) {
 		}
 	}
 	return tiles, nil
+}
+
+// summedRows is the number of rows that a checksum is of, in a file that has checksums; else 1.
+func summedRows(f disk.File, off int64, row int) int {
+	_, sums := disk.Unchecked(f)
+	if sums == nil {
+		return 1
+	}
+	i, start := sums.Find(off)
+	if start != off || i == sums.Len() {
+		return 1
+	}
+	n, _ := sums.Unit(i)
+	return max(1, n/row)
+}
+
+// lcm is the least common multiple of two positive numbers.
+func lcm(a, b int) int {
+	x, y := a, b
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return a / x * b
 }
 
 // start is where a frame begins, or ends for one behind the last.

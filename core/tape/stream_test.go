@@ -588,3 +588,67 @@ func TestMisuseIsAnError(t *testing.T) {
 		t.Error("a closed tape plays")
 	}
 }
+
+// A tile that ends inside a unit of a checksum would have the rest of the unit read, too.
+func TestTilesEndWhereChecksumsDo(t *testing.T) {
+	const rows, row, perUnit = 1000, 2 * 64, 8
+	data := make([]byte, 100+rows*row)
+	for i := range data {
+		data[i] = byte(i * i >> 3)
+	}
+	lengths, crcs := []uint32{100}, []uint32{disk.CRC32C(0, data[:100])}
+	for at := 100; at < len(data); at += perUnit * row {
+		lengths = append(lengths, perUnit*row)
+		crcs = append(crcs, disk.CRC32C(0, data[at:at+perUnit*row]))
+	}
+	var read atomic.Int64
+	files := disktest.Wrap(disktest.Memory{"a": data}, func(r io.ReaderAt, _ string, p []byte, off int64) (int, error) {
+		read.Add(int64(len(p)))
+		return r.ReadAt(p, off)
+	})
+	plain, err := files.Open("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	file, err := disk.Summed(plain, disk.NewSums(lengths, crcs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unit := range []int{1, 2, 20} { // of the matrix
+		m := tape.Matrix{Rows: rows, Cols: row / 2, Unit: unit, Format: kernel.BF16,
+			Tensor: checkpoint.Tensor{Name: "a", Offset: 100, Bytes: rows * row}}
+		tiles, err := tape.Cut([]tape.Matrix{m}, func(checkpoint.Tensor) (disk.File, int64, error) { return file, 100, nil }, 50*row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := disk.NewPool(disk.Config{Readers: 2})
+		s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Ring: 2})
+		read.Store(0)
+		r, err := s.Start(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			x, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if x.Row%unit != 0 {
+				t.Errorf("units of %d rows: a tile begins at row %d", unit, x.Row)
+			}
+			x.Release()
+		}
+		r.Close()
+		if err := errors.Join(s.Close(), pool.Close()); err != nil {
+			t.Fatal(err)
+		}
+		// The next pass is read ahead: up to two buffers.
+		if n := read.Load(); n < rows*row || n > rows*row+2*50*row {
+			t.Errorf("units of %d rows: %d bytes were read for %d", unit, n, rows*row)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/hub"
 )
 
@@ -21,6 +22,8 @@ type record struct {
 	Expected string    `json:"expected,omitempty"` // checksum
 	Sum      string    `json:"sum"`
 	Faults   []fault   `json:"faults,omitempty"` // of single tensors
+
+	sums *disk.Sums // of a shard that was read now
 }
 
 type fault struct {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/hub"
 	"github.com/k3infer/k3/core/internal/ticker"
@@ -78,6 +79,8 @@ type Report struct {
 	Endpoint string    `json:"endpoint,omitempty"`
 	Tensors  int       `json:"tensors"`
 	Bytes    int64     `json:"bytes"` // of the shards
+	Shards   int       `json:"shards"`
+	Checked  int       `json:"checked"` // shards that have checksums, with which every read is compared
 	Files    []File    `json:"files"`
 	Problems []Problem `json:"problems"`
 	Notes    []string  `json:"notes"`
@@ -115,6 +118,7 @@ type check struct {
 	manifest *hub.Manifest
 	report   Report
 	read     []target // what is to be read, or was
+	unsaved  error    // why checksums could not be written
 	mu       sync.Mutex
 }
 
@@ -156,6 +160,7 @@ func (c *check) run(ctx context.Context) error {
 	if err := c.contents(ctx); err != nil {
 		return err
 	}
+	c.checked(x.Index.Shards())
 	c.conclude()
 	return nil
 }
@@ -344,6 +349,7 @@ func (c *check) contents(ctx context.Context) error {
 				case err != nil:
 					c.problem(Problem{File: t.file.Name, Text: err.Error()})
 				default:
+					c.checksums(t, &rec)
 					j.add(rec)
 					c.result(t, rec)
 				}
@@ -401,6 +407,52 @@ func (c *check) result(t target, r record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.report.Files = append(c.report.Files, f)
+}
+
+// checksums keeps those of a shard that was found right, so that every read of it will be checked. Where there are some
+// already, and nothing else says what the shard should be, they tell whether it has been damaged since.
+func (c *check) checksums(t target, r *record) {
+	want := expected(t.file)
+	if r.sums == nil || c.dir == "" || t.info == nil || len(r.Faults) > 0 || want != "" && r.Sum != want {
+		return
+	}
+	old, err := checksum.Load(c.files, r.Name)
+	if err == nil && old.Sums.Equal(r.sums) {
+		return
+	}
+	if err == nil && want == "" && old.Changed.Equal(r.Changed) {
+		text := "its bytes are not those that were verified before, although nothing has written to it since: the disk lost them"
+		if off, ok := old.Sums.Differ(r.sums); ok {
+			text = fmt.Sprintf("%s (from byte %d on)", text, off)
+		}
+		r.Faults = append(r.Faults, fault{"", text})
+		return
+	}
+	h := checksum.Header{Name: r.Name, Size: r.Size, Changed: r.Changed}
+	if err := (&checksum.File{Header: h, Sums: r.sums}).Save(c.dir); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.unsaved = err
+		return
+	}
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.note(r.Name + " was replaced since its checksums were made; they were made anew")
+	}
+}
+
+// checked counts the shards that have checksums.
+func (c *check) checked(shards []checkpoint.Shard) {
+	for _, s := range shards {
+		if checksum.Exists(c.files, s.Name) {
+			c.report.Checked++
+		}
+	}
+	c.report.Shards = len(shards)
+	if c.unsaved != nil {
+		c.note(fmt.Sprintf("checksums could not be written, so reads will not be checked: %v", c.unsaved))
+	}
 }
 
 // remember tells later downloads which files are right and which are not. It only saves them work, so failure is no matter.
@@ -524,7 +576,7 @@ func (r *reader) file(ctx context.Context, files disk.Files, t target) (record, 
 	if f.Size() != t.size {
 		return rec, fmt.Errorf("it had %d bytes a moment ago, now %d", t.size, f.Size())
 	}
-	digest := hub.NewDigest(t.file)
+	digest, summer := hub.NewDigest(t.file), checkpoint.NewSummer(t.size)
 	scan := scanner{tensors: t.tensors, report: func(tensor, text string) { rec.Faults = append(rec.Faults, fault{tensor, text}) }}
 	results := [2]chan error{make(chan error, 1), make(chan error, 1)}
 	begin := func(slot int, at int64) {
@@ -545,11 +597,14 @@ func (r *reader) file(ctx context.Context, files disk.Files, t target) (record, 
 		data := r.blocks[slot].Bytes()[:min(piece, t.size-at)]
 		var scanning sync.WaitGroup
 		scanning.Go(func() { scan.feed(data, at) })
+		if strings.HasSuffix(t.file.Name, ".safetensors") {
+			summer.Write(data)
+		}
 		digest.Write(data)
 		scanning.Wait()
 		r.read(len(data))
 	}
 	scan.feed(nil, t.size) // tensors without elements at the end
-	rec.Sum = digest.Sum()
+	rec.Sum, rec.sums = digest.Sum(), summer.Sums()
 	return rec, nil
 }
