@@ -61,6 +61,7 @@ type Cache struct {
 // IO says how files are read.
 type IO struct {
 	Direct  string `mapstructure:"direct"`  // auto, or off: everything through the page cache
+	Check   string `mapstructure:"check"`   // auto: compare every read with the checksums there are; or off
 	Readers int    `mapstructure:"readers"` // reads in flight
 }
 

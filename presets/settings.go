@@ -41,6 +41,7 @@ var settings = []setting{
 	{"memory.experts", "expert-memory", "`SIZE` of memory for experts; auto: what the plan gives them", auto, size()},
 	{"cache.policy", "policy", "`NAME` of the policy that says which expert leaves memory", "adaptive", name()},
 	{"io.direct", "", "", auto, choice(auto, "off")},
+	{"io.check", "", "", auto, choice(auto, "off")},
 	{"io.readers", "", "", "8", integer(1, 256)},
 	{"compute.backend", "backend", "`NAME` of the kernels to use; auto: the fastest this processor runs", auto, name()},
 	{"compute.threads", "threads", "`N` threads to compute with; auto: one a processor", auto, orAuto(integer(1, 1024))},

@@ -64,6 +64,7 @@ type inspection struct {
 	Tokenizer *vocabularyInfo `json:"tokenizer,omitempty"`
 	Tensors   *tensorsInfo    `json:"tensors,omitempty"`
 	Shards    []shardInfo     `json:"shards,omitempty"`
+	Checked   int             `json:"checked_shards,omitempty"` // those with checksums, which every read is compared with
 }
 
 type vocabularyInfo struct {
@@ -180,6 +181,7 @@ func inspectModel(cmd *cobra.Command, path string) (*inspection, error) {
 		return nil, err
 	}
 	r.census(m.Index, m.Config)
+	r.Checked, _ = m.Checked()
 	return r, nil
 }
 
@@ -365,6 +367,9 @@ func (r *inspection) write(w io.Writer) error {
 	}
 	if t := r.Tensors; t != nil {
 		fmt.Fprintf(table, "tensors\t%d, %s in %s\n", t.Count, size(t.Bytes), plural(len(r.Shards), "file", "files"))
+	}
+	if r.Kind == "model" && r.Path != presets.DemoModel {
+		fmt.Fprintf(table, "reads\t%s\n", checkedFiles{r.Checked, len(r.Shards)}.announce())
 	}
 	if err := table.Flush(); err != nil {
 		return err

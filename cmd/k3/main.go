@@ -14,6 +14,7 @@ import (
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/pack"
@@ -90,7 +91,8 @@ func exitCode(err error) int {
 	case is(presets.ErrConfig, sample.ErrParams, kernel.ErrBackend, experts.ErrUnknownPolicy, experts.ErrOffline, core.ErrContext, core.ErrToken, core.ErrPrompt,
 		tokenizer.ErrUnknownID, tokenizer.ErrInvalidUTF8):
 		return exitUsage
-	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession, pack.ErrNone, pack.ErrFormat, pack.ErrOther):
+	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession, core.ErrChecksum, checksum.ErrFormat,
+		pack.ErrNone, pack.ErrFormat, pack.ErrOther):
 		return exitInput
 	case is(core.ErrNoFit):
 		return exitNoFit

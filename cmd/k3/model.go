@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -99,8 +100,22 @@ func engineOptions(c presets.Config, files disk.Files, line *progress) core.Opti
 	return core.Options{
 		Files: files, Trunk: trunk, TrunkIfThere: c.TrunkIfThere, Backend: c.Compute.Backend, Threads: c.Compute.Threads, Context: c.Context, PrefillChunk: c.PrefillChunk,
 		Memory: int64(c.Memory.Total), TrunkMemory: int64(c.Memory.Trunk), ExpertMemory: int64(c.Memory.Experts), Guesses: c.Speculate,
-		Policy: c.Cache.Policy, Readers: c.IO.Readers, Buffered: c.IO.Direct == "off", Notice: line.notice,
+		Policy: c.Cache.Policy, Readers: c.IO.Readers, Buffered: c.IO.Direct == "off",
+		Unchecked: c.IO.Check == "off", Cache: cacheDir(), Notice: line.notice,
 	}
+}
+
+// cacheDir is where k3 remembers what it would have to find out again, "" if this user has no such place.
+func cacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	dir = filepath.Join(dir, "k3")
+	if os.MkdirAll(dir, 0o700) != nil {
+		return ""
+	}
+	return dir
 }
 
 // announceDemo says on w that no model was asked for.

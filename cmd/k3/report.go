@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -38,6 +39,7 @@ type report struct {
 	Memory       map[string]int64 `json:"memory_bytes"` // outside the Go heap, by purpose
 	Residency    residency        `json:"residency"`
 	Policy       string           `json:"policy"`
+	Checked      checkedFiles     `json:"checked_reads"`
 	Machine      machine          `json:"machine"`
 }
 
@@ -49,6 +51,27 @@ type residency struct {
 	KeptTrunkBytes int64 `json:"pinned_bytes"`
 	Experts        int   `json:"experts"`
 	ExpertSlots    int   `json:"expert_slots"`
+}
+
+// checkedFiles is how many of the files that weights are read from have checksums, which every read of them is compared with.
+type checkedFiles struct {
+	Checked int `json:"checked"`
+	Files   int `json:"files"`
+}
+
+// announce says it of reads to come.
+func (c checkedFiles) announce() string {
+	return strings.NewReplacer("was checked", "is checked", "were checked", "are checked").Replace(c.String())
+}
+
+func (c checkedFiles) String() string {
+	switch c.Checked {
+	case 0:
+		return "not checked: there are no checksums (k3 verify --deep makes them)"
+	case c.Files:
+		return "every one was checked"
+	}
+	return fmt.Sprintf("those of %d of %d files were checked (k3 verify --deep makes checksums of the others)", c.Checked, c.Files)
 }
 
 // phase is a part of a run. Its sums are over the layers, whose last is lm_head.
@@ -127,6 +150,7 @@ func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome,
 	if failed != nil {
 		r.Error = oneLine(failed)
 	}
+	r.Checked.Checked, r.Checked.Files = e.Checked()
 	if peak, err := memory.PeakRSS(); err == nil {
 		r.PeakRSS = peak
 	}
@@ -152,6 +176,9 @@ func (r *report) write(w io.Writer) error {
 	if all := r.Prefill.plus(r.Decode); all.ExpertRequests > 0 {
 		fmt.Fprintf(table, "experts\t%.1f%% of %d were in memory when asked for (%s)\n",
 			100*float64(all.ExpertHits)/float64(all.ExpertRequests), all.ExpertRequests, r.Policy)
+	}
+	if r.Model != presets.DemoModel {
+		fmt.Fprintf(table, "reads\t%s\n", r.Checked)
 	}
 	if g := r.Guesses; g != nil {
 		fmt.Fprintf(table, "guesses\t%s in %s\n", g, plural(r.Decode.Passes, "pass", "passes"))
