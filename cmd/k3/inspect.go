@@ -369,7 +369,7 @@ func (r *inspection) write(w io.Writer) error {
 		fmt.Fprintf(table, "tensors\t%d, %s in %s\n", t.Count, size(t.Bytes), plural(len(r.Shards), "file", "files"))
 	}
 	if r.Kind == "model" && r.Path != presets.DemoModel {
-		fmt.Fprintf(table, "reads\t%s\n", checkedFiles{r.Checked, len(r.Shards)}.announce())
+		fmt.Fprintf(table, "reads\t%s\n", checkedFiles{Checked: r.Checked, Files: len(r.Shards)}.announce())
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -55,8 +55,9 @@ type residency struct {
 
 // checkedFiles is how many of the files that weights are read from have checksums, which every read of them is compared with.
 type checkedFiles struct {
-	Checked int `json:"checked"`
-	Files   int `json:"files"`
+	Checked int  `json:"checked"`
+	Files   int  `json:"files"`
+	Off     bool `json:"off,omitempty"` // by io.check
 }
 
 // announce says it of reads to come.
@@ -65,10 +66,12 @@ func (c checkedFiles) announce() string {
 }
 
 func (c checkedFiles) String() string {
-	switch c.Checked {
-	case 0:
+	switch {
+	case c.Off:
+		return "not checked (io.check: off)"
+	case c.Checked == 0:
 		return "not checked: there are no checksums (k3 verify --deep makes them)"
-	case c.Files:
+	case c.Checked == c.Files:
 		return "every one was checked"
 	}
 	return fmt.Sprintf("those of %d of %d files were checked (k3 verify --deep makes checksums of the others)", c.Checked, c.Files)
@@ -151,6 +154,7 @@ func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome,
 		r.Error = oneLine(failed)
 	}
 	r.Checked.Checked, r.Checked.Files = e.Checked()
+	r.Checked.Off = c.IO.Check == "off"
 	if peak, err := memory.PeakRSS(); err == nil {
 		r.PeakRSS = peak
 	}

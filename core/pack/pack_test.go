@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -621,4 +623,86 @@ func FuzzManifest(f *testing.F) {
 			t.Fatalf("%s became %s (%v)", list.text(), again.text(), r.Err())
 		}
 	})
+}
+
+// A layer that is replaced in place while a pack of it waits to be continued must not be mixed with what was packed before.
+func TestAPackIsNotContinuedAfterTheModelChanged(t *testing.T) {
+	m := fabricated(t, fabricate.Options{Seed: 11})
+	model := m.Files.Name()
+	for _, replaced := range []bool{false, true} {
+		dir := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := Write(ctx, m, dir, Options{Progress: func(p Progress) {
+			if p.Done > p.Total/2 {
+				cancel()
+			}
+		}})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if replaced {
+			x, _ := m.Index.Lookup("language_model.model.layers.1.post_attention_layernorm.weight")
+			path := filepath.Join(model, m.Index.Shards()[x.Shard].Name)
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteAt([]byte{1, 2, 3, 4}, x.Offset); err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+			later := time.Now().Add(time.Minute)
+			if err := os.Chtimes(path, later, later); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again := openModel(t, disk.Dir(model))
+		r, err := Write(t.Context(), again, dir, Options{})
+		if replaced != errors.Is(err, ErrExists) || !replaced && (err != nil || r.Continued == 0) {
+			t.Errorf("replaced %v: %+v, %v", replaced, r, err)
+		}
+	}
+}
+
+func TestAModelThatChangesWhileItIsPackedIsNoPack(t *testing.T) {
+	m, dir := fabricated(t, fabricate.Options{Seed: 12}), t.TempDir()
+	path := filepath.Join(m.Files.Name(), m.Index.Shards()[0].Name)
+	touched := false
+	_, err := Write(t.Context(), m, dir, Options{Progress: func(p Progress) {
+		if p.Done > p.Total/2 && !touched {
+			touched = true
+			later := time.Now().Add(time.Minute)
+			if err := os.Chtimes(path, later, later); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
+	if !errors.Is(err, disk.ErrChanged) || strings.Contains(names(t, dir), listEnding) {
+		t.Errorf("%v; there are %s", err, names(t, dir))
+	}
+}
+
+// The list of a pack says where tensors lie: a number of it that is wrong would show other weights, each of them undamaged.
+func TestADamagedListIsNotBelieved(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		m, dir := tiny(t), t.TempDir()
+		write(t, m, dir, Options{Compress: compress})
+		name := plainName
+		if compress {
+			name = compressedName
+		}
+		path := filepath.Join(dir, name+listEnding)
+		whole := read(t, path)
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 200 {
+			bad := bytes.Clone(whole)
+			bad[r.IntN(len(bad))] ^= 1 << r.IntN(8)
+			if err := os.WriteFile(path, bad, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Open(t.Context(), disk.Dir(dir), m, ""); !errors.Is(err, ErrFormat) {
+				t.Fatalf("compressed %v: a flipped bit gives %v", compress, err)
+			}
+		}
+	}
 }
