@@ -94,14 +94,15 @@ var units = []struct {
 }{
 	{0, "core/kernel"}, {0, "core/memory"}, {0, "core/internal"},
 	{1, "core/disk"},
-	{2, "core/checkpoint"}, {2, "core/tokenizer"}, {2, "core/sample"}, {2, "core/hub"},
-	{3, "core/tape"}, {3, "core/pack"}, {3, "core/experts"}, {3, "core/chat"}, {3, "core/verify"},
-	{4, "core/graph"},
-	{5, "core/session"}, {5, "core/speculate"},
-	{6, "core"},
-	{7, "backends"}, {7, "policies"}, {7, "presets"},
-	{8, "conformance"},
-	{9, "cmd"},
+	{2, "core/checksum"},
+	{3, "core/checkpoint"}, {3, "core/tokenizer"}, {3, "core/sample"},
+	{4, "core/hub"}, {4, "core/tape"}, {4, "core/pack"}, {4, "core/experts"}, {4, "core/chat"},
+	{5, "core/graph"}, {5, "core/verify"},
+	{6, "core/session"}, {6, "core/speculate"},
+	{7, "core"},
+	{8, "backends"}, {8, "policies"}, {8, "presets"},
+	{9, "conformance"},
+	{10, "cmd"},
 }
 
 // unitOf is the unit a package belongs to, "core" being the package itself only, and its level.
