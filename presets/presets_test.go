@@ -49,7 +49,7 @@ func TestDefaultsAreTheDemonstrationModelAndGreedy(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Config{
-		Model: "demo", Cache: Cache{"adaptive"}, IO: IO{"auto", 8}, Compute: Compute{"auto", 0},
+		Model: "demo", Cache: Cache{"adaptive"}, IO: IO{"auto", "auto", 8}, Compute: Compute{"auto", 0},
 		Generate: Generate{MaxTokens: 64, TopP: 1, RepetitionPenalty: 1},
 	}
 	if !reflect.DeepEqual(c, want) {
@@ -117,7 +117,7 @@ speculate: 2
 `
 	want := Config{
 		Model: "/a b/mödel", Trunk: "/trunk", Memory: Memory{3 << 29, 7500000000, 1 << 20}, Cache: Cache{"lru"},
-		IO: IO{"off", 2}, Compute: Compute{"generic", 3},
+		IO: IO{"off", "auto", 2}, Compute: Compute{"generic", 3},
 		Generate: Generate{4, 0.5, 6, 0.75, 0.125, 1.25, 1<<64 - 1, []string{"a", "b c"}, true},
 		Context:  100, PrefillChunk: 10, Speculate: 2,
 	}
@@ -146,7 +146,7 @@ speculate: 2
 	if got, err := load(t, nil, env); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("from the environment: %v\ngot  %+v\nwant %+v", err, got, want)
 	}
-	want.IO = IO{"auto", 8} // no flags
+	want.IO = IO{"auto", "auto", 8} // no flags
 	want.Generate.Stop = []string{"a", "b c"}
 	if got, err := load(t, append(args, "--stop", "b c"), nil); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("from flags: %v\ngot  %+v\nwant %+v", err, got, want)

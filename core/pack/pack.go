@@ -33,6 +33,9 @@ var (
 	ErrSpace = errors.New("not enough room on the disk")
 )
 
+// errSum says that a file of a pack has a checksum and is not what it says.
+var errSum = errors.New("is not what its checksum says")
+
 // Names of the files of a pack.
 const (
 	plainName      = "trunk"
@@ -147,7 +150,7 @@ func readManifest(files disk.Files, name string) (*manifest, error) {
 		return nil, err
 	}
 	if want := known[name]; want != "" && hexSum(data) != want {
-		return nil, fmt.Errorf("%w: %s is not what its checksum says", ErrFormat, name)
+		return nil, fmt.Errorf("%w: %s %w", ErrFormat, name, errSum)
 	}
 	r := strictjson.New(data)
 	list := parseManifest(r)

@@ -251,7 +251,7 @@ func (w *writer) existing() (bool, error) {
 	if errors.Is(err, ErrNone) {
 		return false, fmt.Errorf("%w: there is %s, which is no whole pack", ErrExists, strings.Join(there, " and "))
 	}
-	if errors.Is(err, ErrFormat) || errors.Is(err, ErrOther) {
+	if (errors.Is(err, ErrFormat) || errors.Is(err, ErrOther)) && !errors.Is(err, errSum) {
 		return false, fmt.Errorf("%w: there is %w", ErrExists, err)
 	}
 	if err != nil {
@@ -279,7 +279,7 @@ func (w *writer) existing() (bool, error) {
 	}
 	for name, got := range map[string]string{dataEnding: whole, listEnding: hexSum(data)} {
 		if got != want[filepath.Base(w.base+name)] {
-			return false, fmt.Errorf("%w: %s is not what its checksum says", ErrFormat, filepath.Base(w.base+name))
+			return false, fmt.Errorf("%w: %s %w", ErrFormat, filepath.Base(w.base+name), errSum)
 		}
 	}
 	if sums == nil { // an earlier k3 wrote it
@@ -307,7 +307,7 @@ func readSums(files disk.Files, name string) (map[string]string, error) {
 	}
 	for _, ending := range []string{dataEnding, listEnding} {
 		if all[name+ending] == "" {
-			return nil, fmt.Errorf("%w: %s has no checksum of %s", ErrFormat, name+sums, name+ending)
+			return nil, fmt.Errorf("%s has none of %s: %w", name+sums, name+ending, fs.ErrNotExist)
 		}
 	}
 	return all, nil
