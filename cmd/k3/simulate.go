@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -212,8 +213,8 @@ func (s *simulation) write(out io.Writer) error {
 		cell  func(simulated) string
 	}{
 		{"hits, % of requests", func(r simulated) string { return fmt.Sprintf("%.2f", 100*r.HitRate) }},
-		{"read, GB a token", func(r simulated) string { return fmt.Sprintf("%.2f", r.BytesPerToken/1e9) }},
-		{fmt.Sprintf("seconds a token at %s/s", size(s.DiskRate)), func(r simulated) string { return fmt.Sprintf("%.2f", r.SecondsPerToken) }},
+		{"read for a token", func(r simulated) string { return size(int64(r.BytesPerToken)) }},
+		{fmt.Sprintf("time a token at %s/s", size(s.DiskRate)), func(r simulated) string { return seconds(r.SecondsPerToken) }},
 	} {
 		fmt.Fprintf(out, "\n%s\n", table.title)
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -258,7 +259,16 @@ func (s *simulation) write(out io.Writer) error {
 
 // draw writes the chart of hit rates.
 func (s *simulation) draw(path string) error {
-	c := chart{title: "Expert requests served from memory", x: "memory for experts, GB", y: "% of requests", logX: true, top: 100,
+	unit, name := 1.0, "bytes" // that fits the largest capacity
+	for _, u := range []struct {
+		bytes float64
+		name  string
+	}{{1e3, "KB"}, {1e6, "MB"}, {1e9, "GB"}} {
+		if float64(slices.Max(s.capacities)) >= u.bytes {
+			unit, name = u.bytes, u.name
+		}
+	}
+	c := chart{title: "Expert requests served from memory", x: "memory for experts, " + name, y: "% of requests", logX: true, top: 100,
 		note: fmt.Sprintf("%s: %d requests, %d experts touched; policies with * know the future", filepath.Base(s.Trace), s.Requests, s.Touched)}
 	for i, policy := range s.policies {
 		line := chartLine{name: policy}
@@ -268,7 +278,7 @@ func (s *simulation) draw(path string) error {
 		for j := range s.capacities {
 			r := s.result(i, j)
 			y := 100 * r.HitRate
-			line.points = append(line.points, chartPoint{float64(r.Capacity) / 1e9, y, y, y})
+			line.points = append(line.points, chartPoint{float64(r.Capacity) / unit, y, y, y})
 		}
 		c.lines = append(c.lines, line)
 	}
