@@ -20,10 +20,13 @@ func packCommand() *cobra.Command {
 		Use:   "pack [flags] MODEL DIR",
 		Short: "Copy the trunk of a model to a faster disk",
 		Long: "Copy the trunk of a model (demo is the built-in one) to DIR: the weights of its layers but for the routed experts. That is 7 %\n" +
-			"of the released model, and all of it is needed by every token. --trunk DIR then reads it from there. The format is that of\n" +
-			"kimi-k3-in-c, so that packs made by either serve both.\n\n" +
+			"of the released model, 109 GB, and all of it is needed by every token. --trunk DIR then reads it from there. The format is\n" +
+			"that of kimi-k3-in-c, so that packs made by either serve both.\n\n" +
 			"--compress makes a pack of this program's own that is some 30 % smaller, on the disk and in memory, and loses nothing: the\n" +
-			"weights are expanded, bit for bit, when they are used. It holds lm_head, too. --trunk prefers it where both are.\n\n" +
+			"weights are expanded, bit for bit, when they are used. It holds lm_head, too: about 78 GB of the released model, and up to\n" +
+			"84 GB while that is not known. --trunk prefers it where both are.\n\n" +
+			"What the disk must have free is said, and looked at, before anything is written. With --force that is room for the new pack\n" +
+			"beside the old one, which stays until the new one is whole.\n\n" +
 			"Interrupted, the same command goes on where it stopped. A pack is read back before it gets its name; one that is there\n" +
 			"already is read back and compared with its checksums.",
 		Example: "  k3 pack ~/k3model /fast/k3trunk && k3 run --model ~/k3model --trunk /fast/k3trunk --prompt Hello",
@@ -61,6 +64,13 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 		return err
 	}
 	defer m.Close()
+	o.Room = func(needed, free int64) {
+		has := "the disk does not say what is free"
+		if free >= 0 {
+			has = size(free) + " free"
+		}
+		line.notice(fmt.Sprintf("%s: up to %s needed, %s", dir, size(needed), has))
+	}
 	var p pace
 	verifying, drawn := false, time.Time{}
 	o.Progress = func(at pack.Progress) {
@@ -87,6 +97,8 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 		return coded{exitInterrupted, &hinted{errors.New("interrupted"), "the same command goes on where it stopped"}}
 	case errors.Is(err, pack.ErrExists):
 		return coded{exitUsage, &hinted{err, "--force replaces what is there"}}
+	case errors.Is(err, pack.ErrSpace) && !o.Compress:
+		return &hinted{err, "--compress makes a pack that is some 30 % smaller"}
 	case errors.Is(err, pack.ErrFormat):
 		return &hinted{err, "the same command with --force writes it anew"}
 	case err != nil:

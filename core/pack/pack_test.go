@@ -346,7 +346,8 @@ func TestWhatIsReadBackOtherThanItWasWrittenIsNoPack(t *testing.T) {
 	m, want := tiny(t), t.TempDir()
 	write(t, m, want, Options{})
 	dir := t.TempDir()
-	w := &writer{ctx: t.Context(), m: m, o: Options{Workers: 2}, base: filepath.Join(dir, plainName), files: disk.Dir(dir)}
+	w := &writer{ctx: t.Context(), m: m, o: Options{Workers: 2}, base: filepath.Join(dir, plainName), files: disk.Dir(dir),
+		freeSpace: disk.FreeSpace}
 	w.written = func() { flip(t, filepath.Join(dir, "trunk.bin.partial"), 300000) }
 	if _, err := w.run(dir); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "layer 3 was read back") {
 		t.Errorf("%v", err)
@@ -445,6 +446,76 @@ func TestNothingIsOverwrittenUnasked(t *testing.T) {
 	fails(m, ErrExists, "partial pack of another checkpoint")
 	write(t, m, dir, Options{Force: true})
 	same(t, dir, want)
+}
+
+// The room that is needed is that of what is still to be written, beside what is there; too little is said before anything is made.
+func TestRoomIsAskedForBeforeAnythingIsWritten(t *testing.T) {
+	const reserve = 16 << 20
+	m := tiny(t)
+	attempt := func(dir string, o Options, free int64, stopAfter int) (needed int64, err error) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		calls, layers := 0, 0
+		name := plainName
+		if o.Compress {
+			name = compressedName
+		}
+		o.Workers = 2
+		o.Room = func(n, f int64) {
+			calls++
+			if needed = n; f != free {
+				t.Errorf("%d bytes are free, and not %d", f, free)
+			}
+		}
+		o.Progress = func(Progress) {
+			if layers++; layers == stopAfter {
+				cancel()
+			}
+		}
+		w := &writer{ctx: ctx, m: m, o: o, base: filepath.Join(dir, name), files: disk.Dir(dir),
+			freeSpace: func(string) (int64, error) { return free, nil }}
+		_, err = w.run(dir)
+		if calls != 1 {
+			t.Errorf("the room was told %d times", calls)
+		}
+		return needed, err
+	}
+	dir := filepath.Join(t.TempDir(), "new", "pack")
+	all, err := attempt(dir, Options{}, reserve, 0)
+	if !errors.Is(err, ErrSpace) || isThere(filepath.Dir(dir)) {
+		t.Fatalf("too little room: %v, there is a directory: %v", err, isThere(filepath.Dir(dir)))
+	}
+	if size := int64(len(read(t, "testdata/tiny-mx.json"))); all <= reserve+size {
+		t.Errorf("%d bytes needed", all)
+	}
+	if compressed, err := attempt(dir, Options{Compress: true}, 0, 0); !errors.Is(err, ErrSpace) || compressed == all {
+		t.Errorf("compressed: %d bytes needed, %d for a plain one, %v", compressed, all, err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := attempt(dir, Options{}, all-1, 0); !errors.Is(err, ErrSpace) || names(t, dir) != "" {
+		t.Errorf("a byte too little: %v, files %q", err, names(t, dir))
+	}
+	if _, err := attempt(dir, Options{}, all, 3); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, plainName+partial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := attempt(dir, Options{}, all-info.Size(), 0); err != nil || left != all-info.Size() || info.Size() == 0 {
+		t.Errorf("%d of %d bytes were there: %d needed, %v", info.Size(), all, left, err)
+	}
+	if again, err := attempt(dir, Options{Force: true}, all-1, 0); !errors.Is(err, ErrSpace) || again != all {
+		t.Errorf("to replace it: %d bytes needed beside it, want %d, %v", again, all, err)
+	}
+}
+
+func isThere(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 func TestADamagedManifestIsRefused(t *testing.T) {

@@ -33,6 +33,9 @@ type Options struct {
 	Cache string
 	// Workers is the number of pieces to work on at a time; 0 is 4.
 	Workers int
+	// Room, if not nil, is told once, before anything is written, how many bytes that will take and how many the disk has free,
+	// -1 where it does not say.
+	Room func(needed, free int64)
 	// Progress, if not nil, is told how far the work is. It is called often.
 	Progress func(Progress)
 }
@@ -69,7 +72,7 @@ func Write(ctx context.Context, m *checkpoint.Model, dir string, o Options) (Res
 	if o.Compress {
 		name = compressedName
 	}
-	w := &writer{ctx: ctx, m: m, o: o, base: filepath.Join(dir, name), files: disk.Dir(dir)}
+	w := &writer{ctx: ctx, m: m, o: o, base: filepath.Join(dir, name), files: disk.Dir(dir), freeSpace: disk.FreeSpace}
 	if w.o.Workers < 1 {
 		w.o.Workers = 4
 	}
@@ -98,6 +101,9 @@ type writer struct {
 	whole   string     // checksum of all, once it was read back
 	checked *disk.Sums // for checking every read of it
 	written func()     // for tests: called before the pack is read back
+	told    bool       // Options.Room was
+
+	freeSpace func(path string) (int64, error) // disk.FreeSpace, but in tests
 }
 
 // run is what a layer's entry will be made of.
@@ -114,6 +120,11 @@ func (w *writer) run(dir string) (r Result, err error) {
 		return r, err
 	}
 	identity := w.identity()
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) { // no directory is made in vain
+		if err := w.room(dir); err != nil {
+			return r, err
+		}
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return r, err
 	}
@@ -137,9 +148,6 @@ func (w *writer) run(dir string) (r Result, err error) {
 			r.Before, r.Bytes = true, w.total
 			return r, nil
 		}
-		if err := w.create(identity); err != nil {
-			return r, err
-		}
 	}
 	defer func() {
 		for _, f := range []*os.File{w.out, w.log} {
@@ -152,6 +160,13 @@ func (w *writer) run(dir string) (r Result, err error) {
 		if err := w.room(dir); err != nil {
 			return r, err
 		}
+	}
+	if !found {
+		if err := w.create(identity); err != nil {
+			return r, err
+		}
+	}
+	if w.whole == "" {
 		for i := len(w.done); i < len(w.runs); i++ {
 			if err := w.layer(i); err != nil {
 				return r, err
@@ -430,11 +445,26 @@ func (w *writer) note(x record) error {
 	return errors.Join(err, w.log.Sync())
 }
 
-// room looks whether the disk has room for what is left.
+// room looks whether the disk has room for what is left to write. A pack that is to be replaced stays until the new one is
+// whole, so its room is none of what is free.
 func (w *writer) room(dir string) error {
-	const reserve = 16 << 20
-	needed := w.total - w.end() + reserve
-	if free, err := disk.FreeSpace(dir); err == nil && free < needed { // where it cannot be told, writing will
+	const reserve = 16 << 20 // the list, the journal and the checksums
+	has := w.end()
+	if w.out != nil { // what an earlier attempt wrote after its last whole layer is written over
+		if info, err := w.out.Stat(); err == nil {
+			has = max(has, info.Size())
+		}
+	}
+	needed := max(0, w.total-has) + reserve
+	free, err := w.freeSpace(dir)
+	if err != nil { // where it cannot be told, writing will tell
+		free = -1
+	}
+	if w.o.Room != nil && !w.told {
+		w.told = true
+		w.o.Room(needed, free)
+	}
+	if err == nil && free < needed {
 		return fmt.Errorf("%w: %d bytes needed, %d free", ErrSpace, needed, free)
 	}
 	return nil
