@@ -120,6 +120,20 @@ func Summary(name string) string {
 	return strings.TrimPrefix(line, "# ")
 }
 
+// Budget returns the memory that a preset gives the whole process, 0 for one that leaves it to the machine or says nothing.
+func Budget(name string) (Size, error) {
+	text, err := Text(name)
+	if err != nil {
+		return 0, err
+	}
+	values, err := parseFile("preset "+name, []byte(text))
+	if err != nil {
+		return 0, err
+	}
+	s, _ := values["memory.total"].(Size)
+	return s, nil
+}
+
 // suggestOr is suggest, but lists all candidates when none is near.
 func suggestOr(word string, candidates []string) string {
 	if s := suggest(word, candidates); s != "" {

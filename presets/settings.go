@@ -194,7 +194,7 @@ func path() kind {
 		if text == "" || strings.ContainsRune(text, 0) {
 			return nil, errValue
 		}
-		return expandHome(text)
+		return expandHome(text), nil
 	}}
 }
 
@@ -210,14 +210,15 @@ func texts() kind {
 		}, list: true}
 }
 
-// expandHome replaces a leading ~ by the home directory.
-func expandHome(p string) (string, error) {
+// expandHome replaces a leading ~ by the home directory. Where none is known the path stays as it is, one that is not there: what a
+// preset says of a model must not end a command that can do without.
+func expandHome(p string) string {
 	if p != "~" && !strings.HasPrefix(p, "~/") && !strings.HasPrefix(p, "~"+string(filepath.Separator)) {
-		return p, nil
+		return p
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", err
+		return p
 	}
-	return filepath.Join(home, p[1:]), nil
+	return filepath.Join(home, p[1:])
 }

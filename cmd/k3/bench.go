@@ -391,11 +391,11 @@ func (b *bencher) describeMachine(ctx context.Context) error {
 		return nil
 	}
 	b.line.show(time.Now(), "measuring the disk")
-	rate, direct, err := measureModel(ctx, b.files, max(b.config.IO.Readers, 1))
+	rows, err := measureModel(ctx, b.config, b.files, b.line)
 	if err != nil {
 		return err
 	}
-	b.result.DiskRate, b.result.DiskDirect = rate, direct
+	b.result.DiskRate, b.result.DiskDirect = rows.Rows[0].Rate.Median, rows.Direct
 	return nil
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	gopsutil "github.com/shirou/gopsutil/v4/disk"
 	"github.com/spf13/cobra"
 
 	"github.com/k3infer/k3/core/disk"
@@ -29,8 +27,9 @@ type diskResult struct {
 type diskRows struct {
 	File   string    `json:"file"` // what was read, or the directory of a scratch file
 	Device string    `json:"device,omitempty"`
-	Direct bool      `json:"direct"` // around the page cache
-	Rows   []diskRow `json:"rows"`
+	Direct bool      `json:"direct"`          // around the page cache
+	Notes  []string  `json:"notes,omitempty"` // why the rates are not those of a disk
+	Rows   []diskRow `json:"rows,omitempty"`
 }
 
 type diskRow struct {
@@ -127,7 +126,7 @@ func benchDisk(cmd *cobra.Command, f diskFlags, paths []string) error {
 	defer line.clear()
 	r := diskResult{Machine: thisMachine(disk.Existing(paths[0])), Seconds: f.each.Seconds(), Repeats: f.repeats}
 	for _, p := range paths {
-		rows, err := measurePath(ctx, p, loads, f.repeats, line)
+		rows, err := benchPath(ctx, p, loads, f.repeats, line)
 		if err != nil {
 			return err
 		}
@@ -140,94 +139,50 @@ func benchDisk(cmd *cobra.Command, f diskFlags, paths []string) error {
 	return r.write(cmd.OutOrStdout())
 }
 
-// measurePath measures the disk that holds a file or directory.
-func measurePath(ctx context.Context, path string, loads []disk.Load, repeats int, line *progress) (rows diskRows, err error) {
-	rows = diskRows{File: path, Device: diskName(path)}
+// benchPath measures the disk that holds a file or directory.
+func benchPath(ctx context.Context, path string, loads []disk.Load, repeats int, line *progress) (diskRows, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return rows, inputf("bench disk: %w", err)
+		return diskRows{}, inputf("bench disk: %w", err)
 	}
 	dir, name := filepath.Split(path)
 	if info.IsDir() {
 		dir = path
-		if name = largestShard(path); name != "" {
-			rows.File = filepath.Join(path, name)
+		if name, err = largestShard(disk.Dir(path)); err != nil {
+			return diskRows{}, err
 		}
 	}
 	if dir == "" {
 		dir = "."
 	}
 	if name == "" {
-		if u, err := gopsutil.UsageWithContext(ctx, dir); err == nil && u.Free < 2*scratchBytes {
-			return rows, fmt.Errorf("bench disk: %s: only %s free, and a scratch file takes %s", dir, size(int64(u.Free)), size(scratchBytes))
-		}
-		scratch, err := os.CreateTemp(dir, ".k3-bench-*")
-		if err != nil {
-			return rows, fmt.Errorf("bench disk: %w", err)
-		}
-		defer func() { err = errors.Join(err, scratch.Close(), os.Remove(scratch.Name())) }()
-		line.show(time.Now(), "writing a scratch file to "+dir)
-		if err := fillScratch(ctx, scratch); err != nil {
-			return rows, fmt.Errorf("bench disk: %w", err)
-		}
-		name = filepath.Base(scratch.Name())
+		return measureScratch(ctx, dir, loads, repeats, line)
 	}
 	file, err := disk.Dir(dir).Open(name)
 	if err != nil {
-		return rows, err
+		return diskRows{}, err
 	}
 	defer file.Close()
 	for _, l := range loads {
 		if file.Size() < int64(l.Block) {
-			return rows, inputf("bench disk: %s: %d bytes are less than a block of %d", file.Name(), file.Size(), l.Block)
-		}
-		order := "sequential"
-		if l.Random {
-			order = "random"
-		}
-		rows.Rows = append(rows.Rows, diskRow{Order: order, Block: l.Block, Readers: l.Readers})
-	}
-	for round := range repeats {
-		for i, l := range loads {
-			line.show(time.Now(), fmt.Sprintf("reading %s, %d of %d", rows.File, round*len(loads)+i+1, repeats*len(loads)))
-			l.Seed = uint64(round*len(loads) + i)
-			rate, direct, err := disk.Measure(ctx, file, l)
-			if err != nil {
-				return rows, err
-			}
-			rows.Direct = direct
-			rows.Rows[i].Rate.add(rate)
+			return diskRows{}, inputf("bench disk: %s: %d bytes are less than a block of %d", file.Name(), file.Size(), l.Block)
 		}
 	}
-	return rows, nil
-}
-
-// largestShard is the name of the largest .safetensors file of a directory, or "".
-func largestShard(dir string) (name string) {
-	files, err := disk.Dir(dir).List()
-	if err != nil {
-		return ""
-	}
-	var largest int64
-	for _, f := range files {
-		if info, err := os.Stat(filepath.Join(dir, f)); err == nil && strings.HasSuffix(f, ".safetensors") && info.Size() > largest {
-			name, largest = f, info.Size()
-		}
-	}
-	return name
+	return measureFile(ctx, file, dir, loads, repeats, line)
 }
 
 func (r diskResult) write(out io.Writer) error {
 	fmt.Fprintf(out, "%s\n", r.Machine.line())
 	for _, d := range r.Disks {
-		about := "around the page cache"
-		if !d.Direct {
-			about = "no direct reads here: these are figures of the page cache"
-		}
+		var about []string
 		if d.Device != "" {
-			about = d.Device + ", " + about
+			about = append(about, d.Device)
 		}
-		fmt.Fprintf(out, "\n%s (%s), the median of %d times %s:\n", d.File, about, r.Repeats, seconds(r.Seconds))
+		if d.Direct {
+			about = append(about, "around the page cache")
+		}
+		about = append(about, d.Notes...)
+		fmt.Fprintf(out, "\n%s (%s), the median of %d times %s:\n", d.File, strings.Join(about, "; "), r.Repeats, seconds(r.Seconds))
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(w, "ORDER\tBLOCK\tREADERS\tRATE\tSPREAD\t")
 		for _, x := range d.Rows {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -17,9 +16,9 @@ import (
 
 	gopsutil "github.com/shirou/gopsutil/v4/disk"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/kernel"
@@ -36,8 +35,10 @@ type diagnosis struct {
 	Limits   []memory.Limit  `json:"memory_limits"`
 	Free     int64           `json:"memory_free"`
 	Warnings []string        `json:"warnings,omitempty"`
-	Preset   string          `json:"preset,omitempty"` // the largest that fits
-	Rates    planRates       `json:"rates"`
+	Preset   string          `json:"preset,omitempty"`       // the largest that fits
+	Least    int64           `json:"least_memory,omitempty"` // that the released model works with, if no preset fits
+	Place    string          `json:"place,omitempty"`        // the disk that the predictions are for
+	Rates    speed           `json:"rates"`
 	Disks    []diskState     `json:"disks"`
 	Presets  []presetOutlook `json:"presets"`
 	Model    string          `json:"model"`
@@ -52,49 +53,34 @@ type backendState struct {
 }
 
 type diskState struct {
-	Path   string     `json:"path"` // where it was measured
-	Device string     `json:"device,omitempty"`
-	Free   int64      `json:"free"`
-	Size   int64      `json:"size"`
-	Direct bool       `json:"direct"`
-	Loads  []diskLoad `json:"loads,omitempty"`
-	Error  string     `json:"error,omitempty"`
+	Path  string `json:"path"` // where it was measured
+	Free  int64  `json:"free"` // -1: it does not say
+	Size  int64  `json:"size"`
+	Error string `json:"error,omitempty"` // why it was not measured
+	diskRows
 }
 
-type diskLoad struct {
-	Kind    string  `json:"kind"` // "sequential" or "experts": random reads of an expert's size
-	Readers int     `json:"readers"`
-	Rate    float64 `json:"rate"`
-}
-
-// best is the fastest rate of random expert-sized reads, which is how the engine reads.
-func (d diskState) best() (rate float64) {
-	for _, l := range d.Loads {
-		if l.Kind == "experts" {
-			rate = max(rate, l.Rate)
+// best is the load of random expert-sized reads that is fastest, which is how the engine reads, or nil.
+func (d *diskState) best() *diskRow {
+	var best *diskRow
+	for i, x := range d.Rows {
+		if x.Order == "random" && (best == nil || x.Rate.Median > best.Rate.Median) {
+			best = &d.Rows[i]
 		}
 	}
-	return rate
+	return best
 }
 
 type presetOutlook struct {
-	Name    string  `json:"name"`
-	Memory  int64   `json:"memory"`
-	Fits    bool    `json:"fits"`              // the machine has the memory free
-	Seconds float64 `json:"seconds,omitempty"` // a token, predicted
-	Read    int64   `json:"read_bytes,omitempty"`
-	Error   string  `json:"error,omitempty"`
+	Name       string      `json:"name"`
+	Memory     int64       `json:"memory"`
+	Fits       bool        `json:"fits"` // the machine has the memory free
+	Prediction *prediction `json:"prediction,omitempty"`
+	Error      string      `json:"error,omitempty"`
 }
 
 // releasedBytes is what the released checkpoint takes on disk.
 const releasedBytes = 1_560_936_091_448
-
-// scratchBytes is the file that a disk is measured with, and scratchTime the longest time to write it.
-const (
-	scratchBytes = 1 << 30
-	scratchTime  = 4 * time.Second
-	expertBlock  = releasedExpertBytes / disk.Block * disk.Block
-)
 
 func doctorCommand() *cobra.Command {
 	var asJSON bool
@@ -104,8 +90,8 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what this machine can do, how fast the model would be, and what to do next",
 		Long: "Look at the processor, the memory and the disks of this machine, measure them for some seconds, and predict how long a token\n" +
-			"of the released model would take with each preset. Works before anything is downloaded. A disk is measured with a scratch\n" +
-			"file of 1 GiB, removed again.",
+			"of the released model would take with each preset. Works before anything is downloaded. A disk is measured with the largest\n" +
+			"shard of the model, or with a scratch file of 1 GiB, removed again. What cannot be measured is said.",
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := loadConfig(cmd)
@@ -129,8 +115,8 @@ func doctorCommand() *cobra.Command {
 	}
 	cmd.Flags().SortFlags = false
 	addConfigFlags(cmd, "model", "threads", "backend")
-	cmd.Flags().StringSliceVar(&dirs, "dir", nil, "measure the disks of these `DIRS` (default: every disk that this user can write to)")
-	cmd.Flags().DurationVar(&perLoad, "time", 400*time.Millisecond, "read for `TIME` with each of the 12 loads of a disk")
+	cmd.Flags().StringSliceVar(&dirs, "dir", nil, "measure the disks of these `DIRS` (default: the model's and every disk that this user can write to)")
+	cmd.Flags().DurationVar(&perLoad, "time", 400*time.Millisecond, "read for `TIME` with each of the 12 loads of a disk, in 3 parts")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return cmd
 }
@@ -156,29 +142,70 @@ func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time
 		d.Backends = append(d.Backends, backendState{x.Name, x.Missing()})
 	}
 	line.show(time.Now(), "measuring the processor")
-	rates, err := core.MeasureCompute(ctx, d.Backend, d.Threads)
-	if err != nil {
+	if err := d.Rates.addCompute(ctx, d.Backend, d.Threads); err != nil {
 		return d, err
 	}
-	d.Rates = planRates{Trunk: rates.Trunk, Experts: rates.Experts}
 	if len(dirs) == 0 {
 		dirs = writableDisks(d.Model)
 	}
 	for _, dir := range dirs {
-		line.show(time.Now(), "measuring the disk of "+dir)
-		x := measureDisk(ctx, dir, perLoad)
+		x := measureDisk(ctx, dir, d.loads(perLoad), line)
 		if ctx.Err() != nil {
 			return d, ctx.Err()
 		}
 		d.Disks = append(d.Disks, x)
-		if x.best() > rates.Disk {
-			rates.Disk, d.Rates.Direct = x.best(), x.Direct
-		}
 	}
-	d.Rates.Disk = rates.Disk
-	d.outlook(rates)
+	if place := d.place(); place != nil {
+		d.Place = place.Path
+		d.Rates.addDisk(place.diskRows, place.best().Rate)
+	}
+	d.outlook()
 	d.advise()
 	return d, nil
+}
+
+// doctorRounds is how many times each load of a disk is measured.
+const doctorRounds = leastRepeats
+
+// loads are the ways of reading that a disk is measured with, as far as there is memory for their buffers.
+func (d *diagnosis) loads(each time.Duration) (loads []disk.Load) {
+	for _, random := range []bool{false, true} {
+		block := disk.DefaultPiece
+		if random {
+			block = expertBlock
+		}
+		for readers := 1; readers <= 32; readers *= 2 {
+			if readers == 1 || int64(readers*block) <= d.Free/4 {
+				loads = append(loads, disk.Load{Block: block, Readers: readers, Random: random, Time: max(each/doctorRounds, 1)})
+			}
+		}
+	}
+	return loads
+}
+
+// place is the disk that the model is on, or would be on: the fastest with room for it, or the fastest of all if none has. One whose
+// figures are not those of a disk is the last choice. nil: none was measured.
+func (d *diagnosis) place() (place *diskState) {
+	rank := func(x *diskState) (n int) {
+		if x.Free >= releasedBytes {
+			n = 2
+		}
+		if len(x.Notes) == 0 {
+			n++
+		}
+		return n
+	}
+	for i := range d.Disks {
+		x := &d.Disks[i]
+		switch {
+		case x.best() == nil:
+		case d.Present && x.Path == disk.Existing(d.Model):
+			return x
+		case place == nil || rank(x) > rank(place) || rank(x) == rank(place) && x.best().Rate.Median > place.best().Rate.Median:
+			place = x
+		}
+	}
+	return place
 }
 
 // defaultModel is where the presets expect the released model.
@@ -190,9 +217,9 @@ func defaultModel() string {
 	return filepath.Join(home, "k3model")
 }
 
-// writableDisks returns a directory on each disk that this user can write to, the model's place first.
+// writableDisks returns the model's place, and a directory on each other disk that this user can write to.
 func writableDisks(model string) []string {
-	candidates := []string{disk.Existing(model)}
+	var candidates []string
 	if wd, err := os.Getwd(); err == nil {
 		candidates = append(candidates, wd)
 	}
@@ -205,19 +232,24 @@ func writableDisks(model string) []string {
 			candidates = append(candidates, p.Mountpoint)
 		}
 	}
-	var dirs, devices []string
-	for _, dir := range candidates {
-		device := deviceOf(dir, parts)
-		if slices.Contains(devices, device) {
-			continue
-		}
-		f, err := os.CreateTemp(dir, ".k3-doctor-*")
+	dirs := []string{disk.Existing(model)}
+	writable := func(dir string) bool {
+		f, err := os.CreateTemp(dir, ".k3-scratch-*")
 		if err != nil {
-			continue
+			return false
 		}
 		f.Close()
-		os.Remove(f.Name())
-		dirs, devices = append(dirs, dir), append(devices, device)
+		return os.Remove(f.Name()) == nil
+	}
+	var devices []string
+	if writable(dirs[0]) {
+		devices = append(devices, deviceOf(dirs[0], parts))
+	}
+	for _, dir := range candidates {
+		device := deviceOf(dir, parts)
+		if !slices.Contains(devices, device) && !slices.Contains(dirs, dir) && writable(dir) {
+			dirs, devices = append(dirs, dir), append(devices, device)
+		}
 	}
 	return dirs
 }
@@ -238,125 +270,132 @@ func deviceOf(dir string, parts []gopsutil.PartitionStat) string {
 	return device
 }
 
-// measureDisk measures the disk of dir with a scratch file of its own. What goes wrong is part of the result.
-func measureDisk(ctx context.Context, dir string, perLoad time.Duration) diskState {
-	d := diskState{Path: dir, Device: diskName(dir)}
+// measureDisk measures the disk of dir: with the largest shard in it, or with a scratch file where there is none of any size. What
+// goes wrong is part of the result.
+func measureDisk(ctx context.Context, dir string, loads []disk.Load, line *progress) diskState {
+	d := diskState{Path: dir, Free: -1, diskRows: diskRows{Device: diskName(dir)}}
 	if u, err := gopsutil.UsageWithContext(ctx, dir); err == nil {
 		d.Free, d.Size = int64(u.Free), int64(u.Total)
 	}
-	if err := d.measure(ctx, perLoad); err != nil {
-		d.Error = oneLine(err)
+	rows, err := func() (diskRows, error) {
+		if info, err := os.Stat(dir); err != nil {
+			return diskRows{}, errors.New("there is no such directory")
+		} else if !info.IsDir() {
+			return diskRows{}, errors.New("not a directory")
+		}
+		files := disk.Dir(dir)
+		if name, err := largestShard(files); err == nil && name != "" {
+			file, err := files.Open(name)
+			if err == nil {
+				defer file.Close()
+				if file.Size() >= 8*expertBlock {
+					return measureFile(ctx, file, dir, loads, doctorRounds, line)
+				}
+			}
+		}
+		return measureScratch(ctx, dir, loads, doctorRounds, line)
+	}()
+	if err != nil {
+		d.Error = strings.TrimPrefix(oneLine(err), dir+": ")
+		return d
 	}
+	d.diskRows = rows
 	return d
 }
 
-func (d *diskState) measure(ctx context.Context, perLoad time.Duration) (err error) {
-	f, err := os.CreateTemp(d.Path, ".k3-doctor-*")
-	if err != nil {
-		return err
+// outlook predicts a token of the released model with every preset, all by the same figures.
+func (d *diagnosis) outlook() {
+	c := fabricate.Geometry("full")
+	weights := core.WeightsOf(c, true)
+	plan, err := d.releasedPlan(c, 1<<50) // whatever the memory
+	for _, name := range presets.Names() {
+		budget, e := presets.Budget(name)
+		if e != nil || name == presets.DemoModel {
+			continue
+		}
+		x := presetOutlook{Name: name, Memory: int64(budget)}
+		if x.Memory == 0 {
+			x.Memory = d.Free / 10 * 9
+		}
+		within, e := plan, err
+		if e == nil {
+			within, e = plan.Within(x.Memory)
+		}
+		if x.Fits = x.Memory <= d.Free && e == nil; e != nil {
+			x.Error = "too little for the released model"
+		} else {
+			y := d.Rates.predict(within, weights)
+			x.Prediction = &y
+		}
+		if x.Fits && name != "auto" && (d.Preset == "" || x.Memory > d.outlookOf(d.Preset).Memory) {
+			d.Preset = name
+		}
+		d.Presets = append(d.Presets, x)
 	}
-	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-	if d.Free > 0 && d.Free < 2*scratchBytes {
-		return fmt.Errorf("only %s free: not measured", size(d.Free))
+	if d.Preset != "" || err != nil {
+		return
 	}
-	if err := fillScratch(ctx, f); err != nil {
-		return err
+	low, high := int64(0), plan.Total-plan.Unused // too little, enough
+	for high-low > 1<<20 {
+		middle := low + (high-low)/2
+		if _, err := plan.Within(middle); err == nil {
+			high = middle
+		} else {
+			low = middle
+		}
 	}
-	file, err := disk.Dir(filepath.Dir(f.Name())).Open(filepath.Base(f.Name()))
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	for _, kind := range []string{"sequential", "experts"} {
-		for readers := 1; readers <= 32; readers *= 2 {
-			load := disk.Load{Block: disk.DefaultPiece, Readers: readers, Time: perLoad}
-			if kind == "experts" {
-				load.Block, load.Random, load.Seed = expertBlock, true, uint64(readers)
-			}
-			rate, direct, err := disk.Measure(ctx, file, load)
-			if err != nil {
-				return err
-			}
-			d.Direct = direct
-			d.Loads = append(d.Loads, diskLoad{kind, readers, rate})
+	d.Least = int64(roundUp(high))
+}
+
+// releasedPlan is the plan of the released model.
+func (d *diagnosis) releasedPlan(c *checkpoint.Config, total int64) (memory.Plan, error) {
+	return core.PlanGeometry(c, true, core.Options{Memory: total, Context: core.DefaultContext, Threads: d.Threads, Backend: d.Backend})
+}
+
+func (d *diagnosis) outlookOf(preset string) *presetOutlook {
+	for i := range d.Presets {
+		if d.Presets[i].Name == preset {
+			return &d.Presets[i]
 		}
 	}
 	return nil
 }
 
-// fillScratch writes what a disk is to be measured with.
-func fillScratch(ctx context.Context, f *os.File) error {
-	block := make([]byte, 8<<20)
-	if _, err := rand.Read(block); err != nil { // a disk that compresses must not look faster than it is
-		return err
-	}
-	for start, n := time.Now(), 0; n < scratchBytes && ctx.Err() == nil && (time.Since(start) < scratchTime || n < 8*len(block)); n += len(block) {
-		block[0]++
-		if _, err := f.Write(block); err != nil {
-			return err
-		}
-	}
-	return f.Sync()
-}
-
-// outlook predicts a token of the released model with every preset.
-func (d *diagnosis) outlook(rates core.Rates) {
-	c := fabricate.Geometry("full")
-	for _, name := range presets.Names() {
-		p, err := presets.Load(pflag.NewFlagSet("", pflag.ContinueOnError), []string{"K3_PRESET=" + name})
-		if err != nil || name == "demo" {
-			continue
-		}
-		x := presetOutlook{Name: name, Memory: int64(p.Memory.Total)}
-		if x.Memory == 0 {
-			x.Memory = d.Free / 10 * 9
-		}
-		x.Fits = x.Memory <= d.Free
-		plan, err := core.PlanGeometry(c, true, core.Options{Memory: x.Memory, Context: core.DefaultContext, Threads: d.Threads, Backend: d.Backend})
-		if err != nil {
-			x.Error = oneLine(err)
-			x.Fits = false
-		} else if rates.Disk > 0 {
-			y := core.Predict(plan, core.WeightsOf(c, true), rates)
-			x.Seconds, x.Read = y.Seconds, y.TrunkRead+y.ExpertRead
-		}
-		if x.Fits && name != "auto" && x.Memory > d.memoryOf(d.Preset) {
-			d.Preset = name
-		}
-		d.Presets = append(d.Presets, x)
-	}
-}
-
-func (d *diagnosis) memoryOf(preset string) int64 {
-	for _, p := range d.Presets {
-		if p.Name == preset {
-			return p.Memory
-		}
-	}
-	return 0
-}
-
 // advise says what is missing and the next command.
 func (d *diagnosis) advise() {
-	preset := d.Preset
-	if preset == "" {
-		preset = "auto"
-		d.Missing = append(d.Missing, "memory: no preset fits what is free; --memory takes less, down to about 1.4 GiB with a context of 2000 tokens")
+	const prompt = "--prompt 'The capital of France is'"
+	setting := "--preset " + d.Preset
+	if d.Preset == "" {
+		smallest := d.Presets[0]
+		text := fmt.Sprintf("memory: no preset fits: the smallest, %s, takes %s, and %s are free", smallest.Name, inMemory(smallest.Memory), inMemory(d.Free))
+		setting = ""
+		if d.Least > 0 && d.Least <= d.Free {
+			setting = fmt.Sprintf("--memory %s", presets.Size(d.Least))
+			text += fmt.Sprintf("; %s works, slowly", setting)
+		} else if d.Least > 0 {
+			text += fmt.Sprintf("; the least that works is %s", presets.Size(d.Least))
+		}
+		d.Missing = append(d.Missing, text)
 	}
-	if d.Present {
-		d.Next = fmt.Sprintf("k3 verify %s && k3 run --preset %s --model %s --prompt 'The capital of France is'", d.Model, preset, d.Model)
-		return
-	}
-	d.Missing = append(d.Missing, fmt.Sprintf("the model: %s is not there (%s)", d.Model, size(releasedBytes)))
+	demo := "k3 run " + prompt // runs everywhere
+	model := quoteArgument(d.Model)
 	roomiest := slices.MaxFunc(append([]diskState{{}}, d.Disks...), func(a, b diskState) int { return cmp.Compare(a.Free, b.Free) })
+	if !d.Present {
+		d.Missing = append(d.Missing, fmt.Sprintf("the model: %s is not there (%s)", d.Model, size(releasedBytes)))
+	}
 	switch {
+	case setting == "":
+		d.Next = demo
+	case d.Present:
+		d.Next = fmt.Sprintf("k3 verify %s && k3 run %s --model %s %s", model, setting, model, prompt)
 	case d.freeAt(d.Model) >= releasedBytes:
-		d.Next = "k3 download " + d.Model
+		d.Next = "k3 download " + model
 	case roomiest.Free >= releasedBytes:
-		d.Next = "k3 download " + filepath.Join(roomiest.Path, "k3model")
+		d.Next = "k3 download " + quoteArgument(filepath.Join(roomiest.Path, "k3model"))
 	default:
-		d.Missing = append(d.Missing, fmt.Sprintf("disk: the roomiest that this user can write to has %s free", size(roomiest.Free)))
-		d.Next = "k3 run --prompt 'The capital of France is'" // the demonstration model runs everywhere
+		d.Missing = append(d.Missing, fmt.Sprintf("disk: %s are needed, and the roomiest that this user can write to has %s free", size(releasedBytes),
+			size(max(roomiest.Free, 0))))
+		d.Next = demo
 	}
 }
 
@@ -372,50 +411,36 @@ func (d *diagnosis) freeAt(path string) int64 {
 func (d diagnosis) write(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "processor\t%s, %d threads, %s/%s\n", cmp.Or(d.Machine.CPU, "unknown"), d.Threads, runtime.GOOS, runtime.GOARCH)
-	var others []string
+	fmt.Fprintf(w, "backend\t%s", d.Backend)
+	if d.Rates.Trunk != nil {
+		fmt.Fprintf(w, ": %s of trunk, %s of experts", d.Rates.Trunk.rates(), d.Rates.Experts.rates())
+	}
+	fmt.Fprintln(w)
 	for _, b := range d.Backends {
 		if b.Missing != "" {
-			others = append(others, b.Name+" needs "+b.Missing)
+			fmt.Fprintf(w, "\t%s needs %s\n", b.Name, b.Missing)
 		}
 	}
-	note := ""
-	if len(others) > 0 {
-		note = " (" + strings.Join(others, "; ") + ")"
-	}
-	fmt.Fprintf(w, "backend\t%s%s: %s/s of trunk and %s/s of experts\n", d.Backend, note, size(int64(d.Rates.Trunk)), size(int64(d.Rates.Experts)))
 	for _, l := range d.Limits {
 		fmt.Fprintf(w, "memory\t%s: %s, of which this process can have %s\n", l.Source, inMemory(l.Bytes), inMemory(l.Free))
 	}
 	for _, x := range d.Warnings {
 		fmt.Fprintf(w, "warning\t%s\n", x)
 	}
-	for _, x := range d.Disks {
-		name := x.Path
-		if x.Device != "" {
-			name += " on " + x.Device
-		}
-		fmt.Fprintf(w, "disk\t%s: %s free of %s\n", name, size(x.Free), size(x.Size))
-		if x.Error != "" {
-			fmt.Fprintf(w, "\t%s\n", x.Error)
-			continue
-		}
-		if !x.Direct {
-			fmt.Fprintf(w, "\tno direct reads here: the figures may be the page cache's\n")
-		}
-		for _, kind := range []string{"sequential", "experts"} {
-			fmt.Fprintf(w, "\t%s", map[string]string{"sequential": "one after the other:", "experts": "experts at random:"}[kind])
-			for _, l := range x.Loads {
-				if l.Kind == kind {
-					fmt.Fprintf(w, "  %d at a time %s/s", l.Readers, size(int64(l.Rate)))
-				}
-			}
-			fmt.Fprintln(w)
-		}
-	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nThe released model on this machine, predicted from these figures (experts in memory by a rule of thumb):\n\n")
+	for _, x := range d.Disks {
+		if err := x.write(out); err != nil {
+			return err
+		}
+	}
+	if d.Place == "" {
+		fmt.Fprintf(out, "\nThe released model on this machine, predicted without a disk, of which none was measured (experts in memory by a rule of thumb):\n\n")
+	} else {
+		fmt.Fprintf(out, "\nThe released model on this machine, read from the disk of %s, predicted from these figures (experts in memory by a rule of thumb):\n\n",
+			d.Place)
+	}
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "PRESET\tMEMORY\tA TOKEN\tREADS\t")
 	for _, p := range d.Presets {
@@ -423,22 +448,67 @@ func (d diagnosis) write(out io.Writer) error {
 		if !p.Fits {
 			fits = "  more than is free"
 		}
-		switch {
-		case p.Error != "":
+		if p.Error != "" {
 			fmt.Fprintf(w, "%s\t%s\t-\t-\t  %s\n", p.Name, inMemory(p.Memory), p.Error)
-		case p.Seconds == 0:
-			fmt.Fprintf(w, "%s\t%s\t-\t-\t%s\n", p.Name, inMemory(p.Memory), fits)
-		default:
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Name, inMemory(p.Memory), seconds(p.Seconds), size(p.Read), fits)
+			continue
 		}
+		x := *p.Prediction
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Name, inMemory(p.Memory), d.Rates.token(x), size(x.TrunkRead+x.ExpertRead), fits)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
+	for _, n := range d.Rates.Notes {
+		fmt.Fprintf(out, "note: %s\n", n)
+	}
+	if d.Preset != "" {
+		p := d.outlookOf(d.Preset)
+		fmt.Fprintf(out, "recommended: --preset %s, %s, the largest that fits\n", p.Name, inMemory(p.Memory))
+	}
 	for _, m := range d.Missing {
 		fmt.Fprintf(out, "missing: %s\n", m)
 	}
 	_, err := fmt.Fprintf(out, "next: %s\n", d.Next)
 	return err
+}
+
+// write says what is known of a disk, with its rates in a table.
+func (d *diskState) write(out io.Writer) error {
+	name := d.Path
+	if d.Device != "" {
+		name += " on " + d.Device
+	}
+	free := "it does not say what is free"
+	if d.Free >= 0 {
+		free = fmt.Sprintf("%s free of %s", size(d.Free), size(d.Size))
+	}
+	fmt.Fprintf(out, "disk       %s: %s\n", name, free)
+	if d.Error != "" {
+		fmt.Fprintf(out, "           not measured: %s\n", d.Error)
+		return nil
+	}
+	for _, n := range d.Notes {
+		fmt.Fprintf(out, "           %s\n", n)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	var readers []int
+	rates := map[string]map[int]string{"sequential": {}, "random": {}}
+	for _, x := range d.Rows {
+		if rates[x.Order][x.Readers] = size(int64(x.Rate.Median)) + "/s"; !slices.Contains(readers, x.Readers) {
+			readers = append(readers, x.Readers)
+		}
+	}
+	fmt.Fprint(w, "reads at a time\t")
+	for _, n := range readers {
+		fmt.Fprintf(w, "%d\t", n)
+	}
+	for _, row := range []struct{ title, order string }{{"in order", "sequential"}, {"experts at random", "random"}} {
+		fmt.Fprintf(w, "\n           %s\t", row.title)
+		for _, n := range readers {
+			fmt.Fprintf(w, "%s\t", cmp.Or(rates[row.order][n], "-"))
+		}
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
 }

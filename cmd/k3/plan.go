@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"text/tabwriter"
 	"time"
 
@@ -11,26 +14,37 @@ import (
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/graph"
 	"github.com/k3infer/k3/core/memory"
+	"github.com/k3infer/k3/presets"
 )
 
 // planReport is what k3 plan says. Sizes are in bytes, times in seconds, rates in bytes a second.
 type planReport struct {
-	Model       string           `json:"model"`
-	Total       int64            `json:"total_bytes"`
-	Used        int64            `json:"used_bytes"`
-	Items       []planItem       `json:"items"`
-	Context     int              `json:"context"`
-	PrefillRows int              `json:"prefill_rows"`
-	RingBuffers int              `json:"ring_buffers"`
-	PinnedTrunk int64            `json:"pinned_trunk_bytes"`
-	ExpertSlots int              `json:"expert_slots"`
-	Experts     int              `json:"experts"`
-	Session     int64            `json:"session_bytes"` // a saved session of a full context
-	Rates       *planRates       `json:"rates,omitempty"`
-	Prediction  *core.Prediction `json:"prediction,omitempty"` // of a token
+	Model       string       `json:"model"`
+	Present     bool         `json:"model_present"` // false: this is for the released model, which is not there
+	Total       int64        `json:"total_bytes"`
+	Used        int64        `json:"used_bytes"`
+	Items       []planItem   `json:"items"`
+	Context     int          `json:"context"`
+	PrefillRows int          `json:"prefill_rows"`
+	RingBuffers int          `json:"ring_buffers"`
+	PinnedTrunk int64        `json:"pinned_trunk_bytes"`
+	ExpertSlots int          `json:"expert_slots"`
+	Experts     int          `json:"experts"`
+	Session     int64        `json:"session_bytes"` // a saved session of a full context
+	Rates       *speed       `json:"rates,omitempty"`
+	Prediction  *prediction  `json:"prediction,omitempty"` // of a token
+	Others      []planBudget `json:"other_budgets,omitempty"`
+}
+
+// planBudget is what a token would take with the memory of a preset, by the same rates.
+type planBudget struct {
+	Preset     string     `json:"preset"`
+	Memory     int64      `json:"memory"`
+	Prediction prediction `json:"prediction"`
 }
 
 type planItem struct {
@@ -38,21 +52,17 @@ type planItem struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-type planRates struct {
-	Disk    float64 `json:"disk"`
-	Trunk   float64 `json:"trunk"`
-	Experts float64 `json:"experts"`
-	Direct  bool    `json:"direct"` // the disk was read around the page cache
-}
-
 func planCommand() *cobra.Command {
 	var asJSON, quick bool
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Say what memory a configuration would use, and how fast it would be",
-		Long: "Say what every byte of memory would be used for, and how long a token would take on this machine: the disk that holds the\n" +
-			"model and the processor are measured for a second or two.",
-		Example: "  k3 plan --model ~/k3model --memory 8GiB\n  k3 plan --preset laptop --json",
+		Long: "Say what every byte of memory would be used for, and how long a token would take on this machine, with this memory and that of\n" +
+			"each preset: the disk that holds the model and the processor are measured, several times, for two or three seconds. Where the\n" +
+			"figures differ, the time is a range.\n\n" +
+			"A preset whose model is not there yet is planned for the released model. The disk it would be on is then measured with a scratch\n" +
+			"file of 1 GiB, removed again.",
+		Example: "  k3 plan --preset laptop\n  k3 plan --model ~/k3model --memory 8GiB --json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := makePlan(cmd, quick)
@@ -78,60 +88,120 @@ func makePlan(cmd *cobra.Command, quick bool) (planReport, error) {
 	if err != nil {
 		return r, err
 	}
-	files, err := modelFiles(c.Model, "config.json")
-	if err != nil {
-		return r, err
-	}
-	announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
-	ctx, _, stop := interrupts(cmd.Context())
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
 	defer line.clear()
+	files, err := modelFiles(c.Model, "config.json")
+	if r.Present = err == nil; !r.Present && !awaited(cmd, c) {
+		return r, err
+	}
+	announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
 	line.opening(c.Model)
-	p, geometry, err := core.MakePlan(ctx, engineOptions(c, files, line))
+	o := engineOptions(c, files, line)
+	var p memory.Plan
+	var geometry *checkpoint.Config
+	quantized := true
+	if r.Present {
+		p, geometry, err = core.MakePlan(ctx, o)
+	} else {
+		line.notice(fmt.Sprintf("%s is not there: this is for the released model of %s", c.Model, size(releasedBytes)))
+		geometry = fabricate.Geometry("full")
+		if o.Context == 0 {
+			o.Context = core.DefaultContext
+		}
+		if o.Memory == 0 {
+			o.Memory = memory.Probe().Free().Free / 10 * 9
+		}
+		p, err = core.PlanGeometry(geometry, true, o)
+	}
 	if err != nil {
 		return r, err
 	}
+	if r.Present {
+		quantized = geometry.Quantized
+	}
 	fixed, position := graph.StateBytes(geometry)
-	w := core.WeightsOf(geometry, geometry.Quantized)
-	r = planReport{Model: c.Model, Total: p.Total, Used: p.Total - p.Unused, Context: p.Context, PrefillRows: p.PrefillRows, RingBuffers: p.Ring,
-		PinnedTrunk: p.Pinned, ExpertSlots: p.Slots, Experts: w.ExpertLayers * w.Experts, Session: int64(fixed) + int64(position)*int64(p.Context)}
+	w := core.WeightsOf(geometry, quantized)
+	r.Model, r.Total, r.Used, r.Context, r.PrefillRows, r.RingBuffers = c.Model, p.Total, p.Total-p.Unused, p.Context, p.PrefillRows, p.Ring
+	r.PinnedTrunk, r.ExpertSlots, r.Experts = p.Pinned, p.Slots, w.ExpertLayers*w.Experts
+	r.Session = int64(fixed) + int64(position)*int64(p.Context)
 	for _, i := range p.Items {
 		r.Items = append(r.Items, planItem(i))
 	}
 	if quick {
 		return r, nil
 	}
-	line.show(time.Now(), "measuring the disk and the processor")
-	rates, err := core.MeasureCompute(ctx, c.Compute.Backend, c.Compute.Threads)
-	if err != nil {
+	line.show(time.Now(), "measuring the processor")
+	r.Rates = &speed{}
+	if err := r.Rates.addCompute(ctx, c.Compute.Backend, c.Compute.Threads); err != nil {
 		return r, err
 	}
-	r.Rates = &planRates{Trunk: rates.Trunk, Experts: rates.Experts}
-	if rates.Disk, r.Rates.Direct, err = measureModel(ctx, files, max(c.IO.Readers, 1)); err != nil {
+	if err := r.Rates.addModel(ctx, c, files, line); err != nil {
 		return r, err
 	}
-	r.Rates.Disk = rates.Disk
-	x := core.Predict(p, w, rates)
+	x := r.Rates.predict(p, w)
 	r.Prediction = &x
+	if o.TrunkMemory > 0 || o.ExpertMemory > 0 || x.TrunkRead+x.ExpertRead == 0 {
+		return r, nil // a division by hand is for one total, and more than all weights is of no use
+	}
+	for _, name := range presets.Names() {
+		budget, err := presets.Budget(name)
+		if err != nil {
+			return r, err
+		}
+		if other, err := p.Within(int64(budget)); budget > 0 && err == nil {
+			r.Others = append(r.Others, planBudget{name, int64(budget), r.Rates.predict(other, w)})
+		}
+	}
 	return r, nil
 }
 
-// measureModel reads the model's largest shard for a second, in random blocks of the size the engine reads.
-func measureModel(ctx context.Context, files disk.Files, readers int) (rate float64, direct bool, err error) {
-	m, err := checkpoint.Open(ctx, files)
+// awaited tells whether the configuration's model is the one that a preset expects and nobody has fetched yet.
+func awaited(cmd *cobra.Command, c presets.Config) bool {
+	if given, err := presets.Given(cmd.Flags(), os.Environ(), "model"); err != nil || given {
+		return false
+	}
+	entries, err := os.ReadDir(c.Model)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0
+}
+
+// addModel measures the disk that the model is on, or would be on. What cannot be measured is a note.
+func (s *speed) addModel(ctx context.Context, c presets.Config, files disk.Files, line *progress) error {
+	rows, err := measureModel(ctx, c, files, line)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err != nil {
-		return 0, false, err
+		s.Notes = append(s.Notes, "the disk could not be measured: "+oneLine(err))
+		return nil
 	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	var largest disk.File
-	for i := range m.Index.Shards() {
-		if f := m.Shard(i); largest == nil || f.Size() > largest.Size() {
-			largest = f
-		}
+	s.addDisk(rows, rows.Rows[0].Rate)
+	return nil
+}
+
+// measureModel reads the model's largest shard for a second, in random blocks of the size the engine reads. A model that is not
+// there, whose files are nil, would be on the disk that is then measured.
+func measureModel(ctx context.Context, c presets.Config, files disk.Files, line *progress) (diskRows, error) {
+	const repeats, each = 5, 200 * time.Millisecond
+	loads := []disk.Load{{Block: disk.DefaultPiece, Readers: max(c.IO.Readers, 1), Random: true, Time: each}}
+	if files == nil {
+		return measureScratch(ctx, disk.Existing(c.Model), loads, repeats, line)
 	}
-	block := min(disk.DefaultPiece, int(largest.Size())/disk.Block*disk.Block)
-	return disk.Measure(ctx, largest, disk.Load{Block: block, Readers: readers, Random: true, Time: time.Second})
+	dir := c.Model
+	if dir == presets.DemoModel {
+		dir = ""
+	}
+	name, err := largestShard(files)
+	if err != nil {
+		return diskRows{}, err
+	}
+	file, err := files.Open(name)
+	if err != nil {
+		return diskRows{}, err
+	}
+	defer file.Close()
+	return measureFile(ctx, file, dir, loads, repeats, line)
 }
 
 func (r planReport) write(cmd *cobra.Command) error {
@@ -139,6 +209,8 @@ func (r planReport) write(cmd *cobra.Command) error {
 	about := map[string]string{
 		memory.Program: "code and runtime", memory.Heap: "index of tensors, tokenizer, what comes and goes",
 		memory.Vectors: "norms, biases, convolutions", memory.Workspace: fmt.Sprintf("a pass of up to %d rows", r.PrefillRows),
+		memory.Logits:       "scores of the vocabulary, a row",
+		memory.Guesses:      "rows that may be taken back",
 		memory.State:        "what a text leaves behind, whatever its length",
 		memory.Latents:      fmt.Sprintf("attention caches of %d positions", r.Context),
 		memory.TrunkRing:    fmt.Sprintf("%d buffers that the rest of the trunk passes through", r.RingBuffers),
@@ -158,17 +230,42 @@ func (r planReport) write(cmd *cobra.Command) error {
 	}
 	out := cmd.OutOrStdout()
 	fmt.Fprintf(out, "\na saved session of %d tokens takes %s\n", r.Context, size(r.Session))
-	if x := r.Prediction; x != nil {
-		direct := ""
-		if !r.Rates.Direct {
-			direct = " (through the page cache: the disk itself may be slower)"
-		}
-		fmt.Fprintf(out, "\nthis machine reads %s/s%s and computes with %s/s of trunk and %s/s of experts\n",
-			size(int64(r.Rates.Disk)), direct, size(int64(r.Rates.Trunk)), size(int64(r.Rates.Experts)))
-		fmt.Fprintf(out, "a token needs %s of trunk, %s of it from the disk, and %s of experts, %s of it from the disk (%.0f%% in memory, a rule of thumb)\n",
-			size(x.TrunkBytes), size(x.TrunkRead), size(x.ExpertBytes), size(x.ExpertRead), 100*x.HitRate)
-		_, err := fmt.Fprintf(out, "a token takes about %s: %s of reading beside %s of computing\n", seconds(x.Seconds), seconds(x.DiskSeconds), seconds(x.ComputeSeconds))
-		return err
+	if r.Prediction == nil {
+		return nil
 	}
-	return nil
+	fmt.Fprintln(out)
+	r.Rates.write(out)
+	x := r.Prediction
+	fmt.Fprintf(out, "a token needs %s of trunk, %s of it from the disk, and %s of experts, %s of it from the disk (%.0f%% in memory, a rule of thumb)\n",
+		size(x.TrunkBytes), size(x.TrunkRead), size(x.ExpertBytes), size(x.ExpertRead), 100*x.HitRate)
+	if r.Rates.complete() {
+		fmt.Fprintf(out, "a token takes about %s: %s of reading beside %s of computing\n", r.Rates.token(*x), between(x.DiskSeconds, x.DiskSeconds),
+			between(x.ComputeSeconds, x.ComputeSeconds))
+	} else if x.Seconds > 0 {
+		fmt.Fprintf(out, "a token takes about %s\n", r.Rates.token(*x))
+	}
+	if len(r.Others) == 0 || x.Seconds == 0 {
+		return nil
+	}
+	fmt.Fprintf(out, "\nby the same figures, with the memory of the presets:\n\n")
+	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "PRESET\tMEMORY\tA TOKEN\tREADS\t")
+	for _, o := range r.Others {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t\n", o.Preset, inMemory(o.Memory), r.Rates.token(o.Prediction),
+			size(o.Prediction.TrunkRead+o.Prediction.ExpertRead))
+	}
+	return w.Flush()
+}
+
+// write says what was measured, a line each.
+func (s *speed) write(out io.Writer) {
+	if s.Disk != nil {
+		fmt.Fprintf(out, "this machine reads %s\n", s.Disk.rates())
+	}
+	if s.Trunk != nil {
+		fmt.Fprintf(out, "this machine computes with %s of trunk and %s of experts\n", s.Trunk.rates(), s.Experts.rates())
+	}
+	for _, n := range s.Notes {
+		fmt.Fprintf(out, "note: %s\n", n)
+	}
 }

@@ -77,6 +77,15 @@ type Plan struct {
 	Trunk       int64 // bytes of all tiles
 	Pinned      int64 // bytes of tiles that stay
 	Slots       int   // experts
+
+	request Request
+}
+
+// Within is the plan for the same needs in another total.
+func (p Plan) Within(total int64) (Plan, error) {
+	r := p.request
+	r.Total = total
+	return Make(r)
 }
 
 // Bytes is the memory for one purpose.
@@ -135,7 +144,9 @@ func Make(r Request) (Plan, error) {
 		}
 		p = more
 	}
-	return r.share(p), nil
+	p = r.share(p)
+	p.request = r
+	return p, nil
 }
 
 func (r Request) check() error {
