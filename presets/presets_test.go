@@ -263,6 +263,17 @@ func TestTildeIsTheHomeDirectory(t *testing.T) {
 	}
 }
 
+// A preset must not end a command that can do without its model, so a ~ that means nothing stays and is not there.
+func TestWithoutAHomeDirectoryATildeStays(t *testing.T) {
+	t.Setenv("HOME", "")
+	t.Setenv("USERPROFILE", "")
+	t.Setenv("home", "") // plan9
+	c, err := load(t, []string{"--preset", "laptop"}, nil)
+	if err != nil || c.Model != "~/k3model" || c.Memory.Total != 8<<30 {
+		t.Errorf("%q, %d, %v", c.Model, c.Memory.Total, err)
+	}
+}
+
 func TestPresetsAreTheFilesAndSayWhatTheyAre(t *testing.T) {
 	totals := map[string]Size{"demo": 0, "ultra": 3 << 30, "laptop": 8 << 30, "desktop": 32 << 30, "workstation": 96 << 30,
 		"server": 128 << 30, "max": 224 << 30, "auto": 0}
@@ -271,6 +282,9 @@ func TestPresetsAreTheFilesAndSayWhatTheyAre(t *testing.T) {
 		t.Fatalf("files %v, names %v (%v)", entries, Names(), err)
 	}
 	for _, name := range Names() {
+		if got, err := Budget(name); err != nil || got != totals[name] {
+			t.Errorf("%s: %d bytes, %v; want %d", name, got, err, totals[name])
+		}
 		c, err := load(t, []string{"--preset", name}, nil)
 		if err != nil || c.Memory.Total != totals[name] || (c.Model == DemoModel) != (name == "demo") {
 			t.Errorf("%s: %+v, %v", name, c, err)

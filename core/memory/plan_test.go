@@ -211,3 +211,24 @@ func TestEveryPlanKeepsItsPromiseAndMoreMemoryIsNeverLessSpeed(t *testing.T) {
 		t.Errorf("only %d plans were made", made)
 	}
 }
+
+func TestAPlanWithinAnotherTotalIsTheOneOfThatTotal(t *testing.T) {
+	p, err := memory.Make(released(200 * gib))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, total := range []int64{3 * gib, 8 * gib, 200 * gib} {
+		want, err := memory.Make(released(total))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.Within(total)
+		if err != nil || got.Total != want.Total || got.Pinned != want.Pinned || got.Slots != want.Slots || got.PrefillRows != want.PrefillRows {
+			t.Errorf("%d: %+v, %v; want %+v", total, got, err, want)
+		}
+		check(t, released(total), got)
+	}
+	if _, err := p.Within(100 * mib); !errors.Is(err, memory.ErrNoFit) {
+		t.Errorf("100 MiB: %v", err)
+	}
+}
