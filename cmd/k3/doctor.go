@@ -103,6 +103,9 @@ func doctorCommand() *cobra.Command {
 			line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
 			defer line.clear()
 			d, err := diagnose(ctx, c, dirs, perLoad, line)
+			if ctx.Err() != nil {
+				return errInterrupted
+			}
 			if err != nil {
 				return err
 			}

@@ -60,6 +60,9 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 	defer line.clear()
 	line.opening(model)
 	m, err := checkpoint.Open(ctx, files)
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
 	if err != nil {
 		return err
 	}

@@ -82,14 +82,18 @@ func planCommand() *cobra.Command {
 	return cmd
 }
 
-func makePlan(cmd *cobra.Command, quick bool) (planReport, error) {
-	var r planReport
+func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 	c, err := loadConfig(cmd)
 	if err != nil {
 		return r, err
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
+	defer func() {
+		if ctx.Err() != nil {
+			err = errInterrupted
+		}
+	}()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
 	defer line.clear()
 	files, err := modelFiles(c.Model, "config.json")
