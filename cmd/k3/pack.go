@@ -14,7 +14,7 @@ import (
 )
 
 func packCommand() *cobra.Command {
-	var o pack.Options
+	o := pack.Options{Cache: cacheDir()}
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "pack [flags] MODEL DIR",
