@@ -92,6 +92,21 @@ func (g Generate) Sample() sample.Params {
 	}
 }
 
+// Set changes the setting that has a flag, from the text of its value. An error names the flag, and says what the value must be.
+func (g *Generate) Set(flag, text string) error {
+	s := find(func(s *setting) bool { return s.flag == flag && strings.HasPrefix(s.key, generate) })
+	if s == nil {
+		return fmt.Errorf("unknown setting %q", flag)
+	}
+	value, err := s.read(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	v := viper.New()
+	v.Set(s.key, value)
+	return v.UnmarshalKey(strings.TrimSuffix(generate, "."), g)
+}
+
 //go:embed *.yaml
 var files embed.FS
 

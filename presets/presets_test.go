@@ -371,3 +371,27 @@ func FuzzParseFile(f *testing.F) {
 		}
 	})
 }
+
+func TestASettingOfTheTextIsSetByItsFlag(t *testing.T) {
+	g := Generate{MaxTokens: 5, TopP: 1, RepetitionPenalty: 1, Stop: []string{"x"}}
+	for _, s := range [][2]string{
+		{"temperature", "0.5"}, {"top-k", "6"}, {"top-p", "0.75"}, {"min-p", "0.125"}, {"repetition-penalty", "1.25"},
+		{"seed", "18446744073709551615"}, {"max-tokens", "4"},
+	} {
+		if err := g.Set(s[0], s[1]); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := (Generate{4, 0.5, 6, 0.75, 0.125, 1.25, 1<<64 - 1, []string{"x"}, false}); !reflect.DeepEqual(g, want) {
+		t.Errorf("%+v, want %+v", g, want)
+	}
+	before := g
+	for _, s := range [][3]string{
+		{"temperature", "hot", "must be a number from 0"}, {"top-p", "0", "above 0"}, {"max-tokens", "0", "from 1"}, {"memory", "8GiB", "unknown"},
+		{"", "1", "unknown"},
+	} {
+		if err := g.Set(s[0], s[1]); err == nil || !strings.Contains(err.Error(), s[2]) || !reflect.DeepEqual(g, before) {
+			t.Errorf("%s %s: %v, %+v", s[0], s[1], err, g)
+		}
+	}
+}
