@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,21 +18,10 @@ import (
 	"github.com/k3infer/k3/presets"
 )
 
-// Ways to show what the model thinks.
-const (
-	thinkingShow = "show"
-	thinkingHide = "hide"
-	thinkingOff  = "off" // it does not think
-)
-
-var (
-	thinkings = []string{thinkingShow, thinkingHide, thinkingOff}
-	efforts   = []string{"low", "high", "max"}
-)
-
 // chatFlags are the flags of k3 chat that are not part of the configuration.
 type chatFlags struct {
-	thinking, effort, system  string
+	thinkingFlags
+	system                    string
 	save, resume, transcript  string
 	prefixDir, prefixDisk     string
 	history                   string
@@ -57,8 +45,7 @@ func chatCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&f.system, "system", "", "`TEXT` that tells the model what it is and does")
-	flags.StringVar(&f.thinking, "thinking", thinkingShow, "`WAY`: show what the model thinks, hide it, or off: it does not think")
-	flags.StringVar(&f.effort, "effort", chat.DefaultEffort, "`HOW` much it thinks: low, high or max")
+	f.thinkingFlags.add(cmd)
 	flags.StringVar(&f.resume, "resume", "", "go on with the conversation in `FILE`")
 	flags.StringVar(&f.save, "save", "", "keep the conversation in `FILE`, state and all, after each turn; as text, if it ends in .jsonl")
 	flags.StringVar(&f.transcript, "transcript", "", "write what was said to `FILE` after each turn (JSON lines)")
@@ -70,20 +57,12 @@ func chatCommand() *cobra.Command {
 	flags.StringVar(&f.history, "history", "", "`FILE` of what was typed before; standard is one in the user's configuration directory")
 	flags.BoolVar(&f.noHistory, "no-history", false, "remember nothing that is typed")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "write no progress and no notes")
-	for name, values := range map[string][]string{"thinking": thinkings, "effort": efforts} {
-		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-			panic(err) // the flag was added above, once
-		}
-	}
 	return cmd
 }
 
 // runChat is k3 chat.
 func runChat(cmd *cobra.Command, f chatFlags) (err error) {
-	if err := oneOf("--thinking", f.thinking, thinkings); err != nil {
-		return err
-	}
-	if err := oneOf("--effort", f.effort, efforts); err != nil {
+	if err := f.thinkingFlags.check(cmd); err != nil {
 		return err
 	}
 	size, err := presets.ParseSize(f.prefixDisk)
@@ -130,12 +109,7 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	generate := core.GenerateOptions{
-		MaxTokens: c.Generate.MaxTokens, Sample: c.Generate.Sample(), Speculate: speculate.Options{Most: c.Speculate},
-	}
-	if !limited {
-		generate.MaxTokens = engine.Context() // an answer ends where it ends
-	}
+	generate := core.GenerateOptions{Speculate: speculate.Options{Most: c.Speculate}}
 	if generate.Stop, err = engine.StopIDs(); err != nil {
 		return err
 	}
@@ -150,11 +124,18 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 		}
 	}
 	t := &talk{conversation: conversation, flags: f, shown: f.thinking, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+	if t.shown == thinkingOff {
+		t.shown = thinkingShow // once it thinks
+	}
+	if !limited {
+		c.Generate.MaxTokens = 0 // an answer ends where it ends
+	}
+	t.setGenerate(c.Generate)
 	if f.resume != "" {
 		if err := t.open(f.resume); err != nil {
 			return err
 		}
-		if cmd.Flags().Changed("thinking") {
+		if f.given(cmd) {
 			conversation.thinking = f.thinking != thinkingOff
 		}
 		if cmd.Flags().Changed("effort") {
@@ -188,19 +169,12 @@ func canWrite(path string) error {
 	return err
 }
 
-// oneOf refuses a value that is none of the words.
-func oneOf(what, value string, words []string) error {
-	if slices.Contains(words, value) {
-		return nil
-	}
-	return usagef("%s: %q: must be one of %s", what, value, strings.Join(words, ", "))
-}
-
 // talk is a conversation and whoever has it.
 type talk struct {
 	*conversation
 	flags    chatFlags
-	shown    string // thinkingShow or thinkingHide
+	generate presets.Generate // of each answer; MaxTokens may be 0: as many as the context has room for
+	shown    string           // thinkingShow or thinkingHide
 	out, err io.Writer
 	editor   *editor // nil unless someone is at the terminal
 	told     bool    // that states cannot be kept
@@ -212,17 +186,26 @@ var errLeave = errors.New("leave")
 
 // lines takes each line of in as a message or a command, and ends at the first that fails.
 func (t *talk) lines(ctx context.Context, in io.Reader) error {
-	lines := newLineReader(in)
-	for number := 1; ; number++ {
+	lines, number := newLineReader(in), 0
+	read := entries{line: func(bool) (string, error) {
 		text, err := lines.next()
+		if err != nil {
+			return "", err
+		}
+		number++
+		return checkText(fmt.Sprintf("line %d", number), text, t.flags.replace)
+	}}
+	for {
+		begins := number + 1
+		e, err := read.next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err == nil {
-			text, err = checkText(fmt.Sprintf("line %d", number), text, t.flags.replace)
+		if errors.Is(err, errUnclosed) {
+			return usagef("line %d: %w", begins, err)
 		}
 		if err == nil {
-			err = t.take(ctx, text)
+			err = t.take(ctx, e)
 		}
 		if errors.Is(err, errLeave) {
 			return nil
@@ -239,44 +222,53 @@ func (t *talk) interactive(ctx context.Context) error {
 		t.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends it all")
 		t.recall()
 	}
-	aborted := false
+	warned := false // that the next Ctrl-C ends it
 	for {
-		text, err := t.editor.message()
+		e, err := t.editor.next()
 		switch {
 		case errors.Is(err, io.EOF):
 			fmt.Fprintln(t.out)
 			return nil
-		case errors.Is(err, errAborted) && aborted:
+		case errors.Is(err, errAborted) && warned && !t.editor.typed:
 			return errInterrupted
 		case errors.Is(err, errAborted):
-			t.note("Ctrl-C again ends the conversation")
-			aborted = true
+			warned = true
+			t.say("Ctrl-C again ends the conversation, and so do Ctrl-D and /exit")
 			continue
-		case err != nil:
+		case err == nil:
+			err = t.take(ctx, e)
+		case !errors.Is(err, errUnclosed):
 			return err
 		}
-		aborted = false
-		switch err := t.take(ctx, text); {
+		warned = false
+		switch {
 		case errors.Is(err, errLeave):
 			return nil
 		case errors.Is(err, errInterrupted):
 			return err
 		case err != nil:
+			t.editor.held = "" // what was pasted after a command may count on it
 			fmt.Fprintf(t.err, "k3: %s\n", oneLine(err))
 		}
 	}
 }
 
-// take takes a message, or a command if it begins with a slash; a message that begins with one doubles it.
-func (t *talk) take(ctx context.Context, text string) error {
+// take takes a message, or a command if it begins with a slash; a message that begins with one doubles it, or is quoted.
+func (t *talk) take(ctx context.Context, e entry) error {
+	text := e.text
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
-	if strings.HasPrefix(text, "/") && !strings.Contains(text, "\n") {
-		if !strings.HasPrefix(text, "//") {
+	if strings.HasPrefix(text, "/") && !e.quoted {
+		switch {
+		case findCommand(text) != nil:
+			return t.command(ctx, text)
+		case strings.Contains(text, "\n"): // code, or what a program printed
+		case strings.HasPrefix(text, "//"):
+			text = text[1:]
+		default:
 			return t.command(ctx, text)
 		}
-		text = text[1:]
 	}
 	return t.answer(ctx, func(ctx context.Context, interrupt <-chan struct{}, show func(chat.Event) error) error {
 		return t.ask(ctx, text, interrupt, show)
@@ -287,7 +279,6 @@ func (t *talk) take(ctx context.Context, text string) error {
 func (t *talk) answer(parent context.Context,
 	generate func(ctx context.Context, interrupt <-chan struct{}, show func(chat.Event) error) error) error {
 	ctx, interrupt, stop := interrupts(parent, t.restoreTerminal)
-	defer stop()
 	view := t.newView()
 	view.line.interrupt = interrupt
 	t.options.Progress = view.line.update
@@ -297,8 +288,12 @@ func (t *talk) answer(parent context.Context,
 		err = e
 	}
 	if ctx.Err() != nil {
-		return errInterrupted
+		err = errInterrupted
 	}
+	stop()
+	// What is to be saved may take longer than the patience with a pass.
+	_, _, stop = interrupts(parent, t.restoreTerminal)
+	defer stop()
 	if t.unkept != nil && !t.told {
 		t.told = true
 		t.note("states are not kept: %v", t.unkept)
@@ -314,12 +309,18 @@ func (t *talk) answer(parent context.Context,
 		}
 		return err
 	}
-	switch t.last.Reason {
-	case core.StopInterrupt:
+	if t.last.Reason == core.StopInterrupt {
 		if t.editor == nil {
 			return errInterrupted
 		}
 		t.note("stopped")
+		return nil
+	}
+	if why := unanswered(t.messages[len(t.messages)-1].Message, t.last.Outcome, t.editor != nil); why != "" {
+		t.say("%s", why)
+		return nil
+	}
+	switch t.last.Reason {
 	case core.StopLength:
 		t.note("cut after %s", plural(len(t.last.IDs), "token", "tokens"))
 	case core.StopContext:
@@ -369,14 +370,19 @@ func (t *talk) restoreTerminal() {
 	}
 }
 
-// note says something that is no answer.
+// note says something that is no answer, unless there are to be no notes.
 func (t *talk) note(format string, args ...any) {
+	if !t.flags.quiet {
+		t.say(format, args...)
+	}
+}
+
+// say says something that is no answer.
+func (t *talk) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	switch {
-	case t.flags.quiet:
-	case t.editor != nil:
+	if t.editor != nil {
 		fmt.Fprintln(t.out, t.style.dim("("+text+")"))
-	default:
+	} else {
 		fmt.Fprintln(t.err, "k3: "+text)
 	}
 }

@@ -5,50 +5,95 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/presets"
 )
 
-// chatCommand is what a line that begins with a slash does.
+// slashCommand is what a line that begins with a slash does.
 type slashCommand struct {
-	name, arguments, help string
-	do                    func(t *talk, ctx context.Context, argument string) error
+	names           []string // the first is the one that is spoken of
+	arguments, help string
+	do              func(t *talk, ctx context.Context, argument string) error
+	text            bool // the argument may have several lines
 }
 
 var slashCommands []slashCommand
 
 func init() { // not where it is declared, since /help lists it
 	slashCommands = []slashCommand{
-		{"/help", "", "this list", (*talk).help},
-		{"/system", "[TEXT]", "show or set the system message; - removes it", (*talk).systemCommand},
-		{"/think", "[show|hide|off|low|high|max]", "show or set how it thinks", (*talk).think},
-		{"/retry", "[TEMPERATURE]", "another answer to the last message", (*talk).retryCommand},
-		{"/stats", "", "what was computed and what was kept", (*talk).stats},
-		{"/save", "[FILE]", "keep the conversation; a .jsonl is text only", (*talk).saveCommand},
-		{"/load", "FILE", "go on with another conversation", (*talk).loadCommand},
-		{"/reset", "", "forget all but the system message", (*talk).resetCommand},
-		{"/exit", "", "end the conversation, as Ctrl-D does", func(*talk, context.Context, string) error { return errLeave }},
+		{[]string{"/help", "/?"}, "", "this list", (*talk).help, false},
+		{[]string{"/system"}, "[TEXT]", "show or set the system message; - removes it", (*talk).systemCommand, true},
+		{[]string{"/set"}, "[NAME [VALUE]]", "show or change how the next answers are made", (*talk).setCommand, false},
+		{[]string{"/think"}, "[show|hide|off|low|high|max]", "show or set how it thinks", (*talk).think, false},
+		{[]string{"/retry"}, "[TEMPERATURE]", "another answer to the last message", (*talk).retryCommand, false},
+		{[]string{"/stats"}, "", "what was computed and what was kept", (*talk).stats, false},
+		{[]string{"/save"}, "[FILE]", "keep the conversation; a .jsonl is text only", (*talk).saveCommand, false},
+		{[]string{"/load"}, "FILE", "go on with another conversation", (*talk).loadCommand, false},
+		{[]string{"/reset", "/clear"}, "", "forget all but the system message", (*talk).resetCommand, false},
+		{[]string{"/exit", "/quit", "/bye"}, "", "end the conversation, as Ctrl-D does",
+			func(*talk, context.Context, string) error { return errLeave }, false},
 	}
+}
+
+// cutCommand cuts a line behind its first word.
+func cutCommand(line string) (name, argument string) {
+	line = strings.TrimSpace(line)
+	if end := strings.IndexFunc(line, unicode.IsSpace); end >= 0 {
+		return line[:end], strings.TrimSpace(line[end:])
+	}
+	return line, ""
+}
+
+// findCommand returns the command that a line begins with, or nil.
+func findCommand(line string) *slashCommand {
+	name, _ := cutCommand(line)
+	for i, c := range slashCommands {
+		if slices.Contains(c.names, name) {
+			return &slashCommands[i]
+		}
+	}
+	return nil
+}
+
+// completeCommand returns what a line that is being edited may become.
+func completeCommand(line string) (lines []string) {
+	if line == "" {
+		return nil
+	}
+	var all []string
+	for _, c := range slashCommands {
+		all = append(all, c.names...)
+	}
+	for _, s := range chatSettings {
+		all = append(all, "/set "+s.name)
+	}
+	for _, l := range all {
+		if strings.HasPrefix(l, line) {
+			lines = append(lines, l)
+		}
+	}
+	return lines
 }
 
 // command does what a line that begins with a slash says.
 func (t *talk) command(ctx context.Context, line string) error {
-	name, argument, _ := strings.Cut(strings.TrimSpace(line), " ")
-	var names []string
-	for _, c := range slashCommands {
-		if c.name == name {
-			argument = strings.TrimSpace(argument)
-			if c.arguments == "" && argument != "" {
-				return usagef("%s takes nothing, not %q", name, argument)
-			}
-			return c.do(t, ctx, argument)
+	name, argument := cutCommand(line)
+	c := findCommand(line)
+	if c == nil {
+		var names []string
+		for _, c := range slashCommands {
+			names = append(names, c.names...)
 		}
-		names = append(names, c.name)
+		return usagef("unknown command %s%s (/help lists them; // begins a message with /)", name, suggestion("", name, names))
 	}
-	return usagef("unknown command %s%s (/help lists them; // begins a message with /)", name, suggestion("", name, names))
+	if c.arguments == "" && argument != "" {
+		return usagef("%s takes nothing, not %q", name, argument)
+	}
+	return c.do(t, ctx, argument)
 }
 
 // aside is where commands write: what they say is no answer.
@@ -62,7 +107,7 @@ func (t *talk) aside() io.Writer {
 func (t *talk) help(context.Context, string) error {
 	table := tabwriter.NewWriter(t.aside(), 0, 0, 2, ' ', 0)
 	for _, c := range slashCommands {
-		fmt.Fprintf(table, "%s\t%s\n", strings.TrimSpace(c.name+" "+c.arguments), c.help)
+		fmt.Fprintf(table, "%s\t%s\n", strings.TrimSpace(strings.Join(c.names, ", ")+" "+c.arguments), c.help)
 	}
 	if t.editor != nil {
 		fmt.Fprintf(table, "\t\n")
@@ -92,31 +137,140 @@ func (t *talk) systemCommand(_ context.Context, argument string) error {
 func (t *talk) think(_ context.Context, argument string) error {
 	shown, thinking, effort := t.shown, t.thinking, t.effort
 	for _, word := range strings.Fields(argument) {
-		switch {
-		case word == thinkingOff:
-			thinking = false
-		case slices.Contains(thinkings, word):
-			shown, thinking = word, true
-		case slices.Contains(efforts, word):
+		if slices.Contains(efforts, word) {
 			effort, thinking = word, true
-		default:
-			return oneOf("/think", word, slices.Concat(thinkings, efforts))
+			continue
+		}
+		way, err := thinkingWay("/think", word, efforts...)
+		if err != nil {
+			return err
+		}
+		if thinking = way != thinkingOff; thinking {
+			shown = way
 		}
 	}
+	if argument == "" {
+		t.note("it %s", t.thinks())
+	}
+	return t.setThinking(shown, thinking, effort)
+}
+
+// setThinking changes how it thinks.
+func (t *talk) setThinking(shown string, thinking bool, effort string) error {
 	changed := thinking != t.thinking || thinking && effort != t.effort
 	t.shown, t.thinking, t.effort = shown, thinking, effort
-	switch {
-	case changed:
+	if changed {
 		return t.again()
-	case argument != "":
-	case !thinking:
-		t.note("it does not think")
-	case shown == thinkingHide:
-		t.note("it thinks with effort %s, which is not shown", effort)
-	default:
-		t.note("it thinks with effort %s", effort)
 	}
 	return nil
+}
+
+// thinks says how it thinks.
+func (t *talk) thinks() string {
+	switch {
+	case !t.thinking:
+		return "does not think"
+	case t.shown == thinkingHide:
+		return fmt.Sprintf("thinks with effort %s, which is not shown", t.effort)
+	}
+	return fmt.Sprintf("thinks with effort %s", t.effort)
+}
+
+// chatSetting is what /set shows and changes.
+type chatSetting struct {
+	name string
+	show func(t *talk) string
+	set  func(t *talk, value string) error
+}
+
+// chatSettings are in the order that they are shown in.
+var chatSettings = []chatSetting{
+	{"thinking", func(t *talk) string {
+		if !t.thinking {
+			return thinkingOff
+		}
+		return t.shown
+	}, func(t *talk, value string) error {
+		way, err := thinkingWay("/set thinking", value)
+		if err != nil {
+			return err
+		}
+		if way == thinkingOff {
+			return t.setThinking(t.shown, false, t.effort)
+		}
+		return t.setThinking(way, true, t.effort)
+	}},
+	{"effort", func(t *talk) string { return t.effort }, func(t *talk, value string) error {
+		if err := oneOf("/set effort", value, efforts); err != nil {
+			return err
+		}
+		return t.setThinking(t.shown, t.thinking, value)
+	}},
+	generateSetting("max-tokens", func(g presets.Generate) any {
+		if g.MaxTokens == 0 {
+			return anyLength
+		}
+		return g.MaxTokens
+	}),
+	generateSetting("temperature", func(g presets.Generate) any { return g.Temperature }),
+	generateSetting("top-k", func(g presets.Generate) any { return g.TopK }),
+	generateSetting("top-p", func(g presets.Generate) any { return g.TopP }),
+	generateSetting("min-p", func(g presets.Generate) any { return g.MinP }),
+	generateSetting("repetition-penalty", func(g presets.Generate) any { return g.RepetitionPenalty }),
+	generateSetting("seed", func(g presets.Generate) any { return g.Seed }),
+}
+
+// anyLength is the limit of an answer that ends where it ends.
+const anyLength = "auto"
+
+// generateSetting is a setting that has a flag.
+func generateSetting(flag string, value func(presets.Generate) any) chatSetting {
+	return chatSetting{flag, func(t *talk) string { return fmt.Sprint(value(t.generate)) }, func(t *talk, text string) error {
+		g := t.generate
+		if flag == "max-tokens" && text == anyLength {
+			g.MaxTokens = 0
+		} else if err := g.Set(flag, text); err != nil {
+			return usagef("/set %w", err)
+		}
+		t.setGenerate(g)
+		return nil
+	}}
+}
+
+// setGenerate changes how the next answers are generated.
+func (t *talk) setGenerate(g presets.Generate) {
+	t.generate = g
+	t.options.Sample, t.options.MaxTokens = g.Sample(), g.MaxTokens
+	if g.MaxTokens == 0 {
+		t.options.MaxTokens = t.engine.Context()
+	}
+}
+
+func (t *talk) setCommand(_ context.Context, argument string) error {
+	name, value := cutCommand(argument)
+	var names []string
+	table := tabwriter.NewWriter(t.aside(), 0, 0, 2, ' ', 0)
+	for _, s := range chatSettings {
+		switch {
+		case name == "":
+			fmt.Fprintf(table, "%s\t%s\n", s.name, s.show(t))
+		case s.name != name:
+		case value == "":
+			fmt.Fprintf(table, "%s\t%s\n", s.name, s.show(t))
+			return table.Flush()
+		default:
+			if err := s.set(t, value); err != nil {
+				return err
+			}
+			t.note("%s is %s from the next answer on", s.name, s.show(t))
+			return nil
+		}
+		names = append(names, s.name)
+	}
+	if name != "" {
+		return usagef("/set: there is no setting %q%s (/set lists them)", name, suggestion("", name, names))
+	}
+	return table.Flush()
 }
 
 // again says what a change at the beginning of the conversation costs.
@@ -133,13 +287,12 @@ func (t *talk) again() error {
 
 func (t *talk) retryCommand(ctx context.Context, argument string) error {
 	if argument != "" {
-		x, err := strconv.ParseFloat(argument, 64)
-		if err != nil || !(x >= 0 && x <= 1e6) {
-			return usagef("/retry: %q: must be a temperature, 0 or above", argument)
+		g := t.generate
+		if err := g.Set("temperature", argument); err != nil {
+			return usagef("/retry: %w", err)
 		}
-		before := t.options.Sample.Temperature
-		t.options.Sample.Temperature = x
-		defer func() { t.options.Sample.Temperature = before }()
+		defer t.setGenerate(t.generate)
+		t.setGenerate(g)
 	}
 	return t.answer(ctx, t.retry)
 }
@@ -217,6 +370,9 @@ func (t *talk) recall() {
 		}
 		if text := m.Plain(); text != "" {
 			fmt.Fprintln(t.out, t.style.dim(before+printable(text)))
+		}
+		for _, call := range m.ToolCalls {
+			fmt.Fprintln(t.out, t.style.dim(printable(callOpens+call.Name+" "+call.Arguments+callCloses)))
 		}
 	}
 	if len(t.spoken()) > 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/memory"
+	"github.com/k3infer/k3/core/sample"
 	"github.com/k3infer/k3/core/tokenizer"
 )
 
@@ -46,8 +47,9 @@ type said struct {
 // turn is what an answer cost.
 type turn struct {
 	core.Outcome
-	total int // tokens of the conversation, with the answer
-	kept  int // tokens that were computed before
+	sample sample.Params
+	total  int // tokens of the conversation, with the answer
+	kept   int // tokens that were computed before
 }
 
 // computed is the number of tokens that were computed for the answer.
@@ -134,7 +136,7 @@ func (c *conversation) retry(ctx context.Context, interrupt <-chan struct{}, sho
 		return errors.New("there is no answer yet to try again")
 	}
 	c.messages = c.messages[:n-1]
-	if o := c.options.Sample; o.Temperature == 0 && c.last.Reason == core.StopID {
+	if o := c.options.Sample; o.Temperature == 0 && o == c.last.sample && c.last.Reason == core.StopID {
 		if ids, err := c.markup(true); err == nil && slices.Equal(ids, c.asked) {
 			c.messages = before
 			return errSame
@@ -191,7 +193,7 @@ func (c *conversation) answer(ctx context.Context, before []said, interrupt <-ch
 		}
 	}
 	c.asked = ids
-	c.last = turn{Outcome: out, total: len(ids) + len(out.IDs), kept: kept}
+	c.last = turn{Outcome: out, sample: c.options.Sample, total: len(ids) + len(out.IDs), kept: kept}
 	c.computed += c.last.computed()
 	c.guesses.Proposed += out.Guesses.Proposed
 	c.guesses.Accepted += out.Guesses.Accepted

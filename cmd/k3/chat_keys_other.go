@@ -5,13 +5,21 @@ package main
 import (
 	"io"
 	"os"
+	"sync/atomic"
+
+	"github.com/peterh/liner"
 )
 
 // keys does nothing here: the line editor reads the console itself.
-type keys struct{}
+type keys struct {
+	in    *os.File
+	typed atomic.Bool // always false: nobody sees what is typed
+}
 
-func openKeys(*os.File, io.Writer) *keys { return &keys{} }
+func openKeys(in *os.File, _ io.Writer) *keys { return &keys{in: in} }
 
-func (*keys) opened() {}
-func (*keys) begin()  {}
-func (*keys) end()    {}
+func (k *keys) reader(bool) *os.File  { return k.in }
+func (*keys) openLiner() *liner.State { return liner.NewLiner() }
+func (*keys) begin()                  {}
+func (*keys) end()                    {}
+func (*keys) interrupt() bool         { return false }

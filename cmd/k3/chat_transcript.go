@@ -30,18 +30,22 @@ type transcriptCall struct {
 	} `json:"function"`
 }
 
-// messageJSON returns a message as a line of a transcript, without the line break.
-func messageJSON(m chat.Message) ([]byte, error) {
+func newTranscriptLine(m chat.Message) transcriptLine {
 	line := transcriptLine{Role: m.Role, Content: m.Plain(), Reasoning: m.Reasoning}
 	for _, call := range m.ToolCalls {
 		c := transcriptCall{Type: "function"}
 		c.Function.Name, c.Function.Arguments = call.Name, call.Arguments
 		line.ToolCalls = append(line.ToolCalls, c)
 	}
+	return line
+}
+
+// messageJSON returns a message as a line of a transcript, without the line break.
+func messageJSON(m chat.Message) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	err := e.Encode(line)
+	err := e.Encode(newTranscriptLine(m))
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 

@@ -4,6 +4,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -16,6 +18,9 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/chat"
 )
 
 func TestPastedLinesBecomeOne(t *testing.T) {
@@ -69,9 +74,15 @@ type terminal struct {
 
 func startTerminal(t *testing.T, env []string, args ...string) *terminal {
 	t.Helper()
+	return startTerminalOf(t, 80, env, args...)
+}
+
+// startTerminalOf is startTerminal with so many columns; 0 is a terminal whose size nobody knows.
+func startTerminalOf(t *testing.T, columns uint16, env []string, args ...string) *terminal {
+	t.Helper()
 	cmd := exec.Command(program(t), args...)
 	cmd.Env = append(append(os.Environ(), "TERM=xterm", "NO_COLOR=", "XDG_CONFIG_HOME="+t.TempDir()), env...)
-	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: columns})
 	if err != nil {
 		t.Skipf("no terminal here: %v", err)
 	}
@@ -119,6 +130,13 @@ func (x *terminal) expect(pattern string) string {
 func (x *terminal) send(text string) {
 	x.t.Helper()
 	if _, err := io.WriteString(x.pty, text); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func (x *terminal) resize(columns uint16) {
+	x.t.Helper()
+	if err := pty.Setsize(x.pty, &pty.Winsize{Rows: 24, Cols: columns}); err != nil {
 		x.t.Fatal(err)
 	}
 }
@@ -245,4 +263,147 @@ func TestChatCtrlCAtALongPromptKeepsTheConversation(t *testing.T) {
 	if code := x.exits(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
+}
+
+// Where a line cannot be edited it is read as it is: the size of the terminal is not known, as in docker exec, or there is no room.
+func TestChatReadsPlainlyWhereThereIsNoRoomToEdit(t *testing.T) {
+	for _, columns := range []uint16{0, 1, 8, 10, 11} {
+		x := startTerminalOf(t, columns, nil, "chat", "-q", "--no-history", "--thinking", "off")
+		x.expect("> ")
+		x.send("What is the capital of France?\r")
+		x.expect("The capital of France is Paris.")
+		x.expect("> ")
+		x.send("\"\"\"\rWhat is the capital\rof Japan?\r\"\"\"\r")
+		x.expect("(?s)\\. .*\\. .*The capital of Japan is Tokyo.")
+		x.expect("> ")
+		x.send("\x03")
+		x.expect("Ctrl-C again")
+		x.expect("> ")
+		x.send("/set top-k\r") // something else comes between
+		x.expect("top-k +0")
+		x.expect("> ")
+		x.send("\x03")
+		x.expect("Ctrl-C again")
+		x.expect("> ")
+		x.send("\x03")
+		if code := x.exits(); code != exitInterrupted {
+			t.Errorf("%d columns: exit code %d", columns, code)
+		}
+	}
+}
+
+func TestChatGoesOnWhenTheTerminalChanges(t *testing.T) {
+	x := startTerminal(t, nil, "chat", "-q", "--no-history")
+	x.expect("> ")
+	x.send("/set top-k 3\r")
+	x.expect("\n.*> ")
+	x.send("lost")
+	x.expect("lost")
+	x.resize(0) // while a line is edited
+	x.expect("\n> ")
+	x.send("/set top-k\r")
+	x.expect("top-k +3\r\n> ")
+	x.resize(80) // while one is read plainly
+	x.send("/set top-k\r")
+	x.expect("top-k +3\r\n" + regexp.QuoteMeta(pasteOn))
+	x.send("\x1b[A\r") // what was edited before is still known
+	x.expect("(?s)/set top-k 3.*> ")
+	x.resize(5)
+	x.send("\r") // an edited line ends here, the next is read plainly
+	x.expect(regexp.QuoteMeta(pasteOff) + "> ")
+	x.send("/bye\r")
+	if code := x.exits(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestChatCtrlCAfterTypingTakesTheLineBack(t *testing.T) {
+	x := startTerminal(t, nil, "chat", "-q", "--no-history")
+	for _, typed := range []string{"", "a", "\"\"\"\r", "b"} {
+		x.expect("> ")
+		x.send(typed)
+		if typed != "" {
+			x.expect(regexp.QuoteMeta(typed[:1]))
+		}
+		x.send("\x03")
+		x.expect("Ctrl-C again ends the conversation")
+	}
+	x.expect("> ")
+	x.send("\x03")
+	if code := x.exits(); code != exitInterrupted {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// Between an answer and the prompt a Ctrl-C reaches the program as a signal; it is still no more than a Ctrl-C.
+func TestChatASignalAtThePromptIsACtrlC(t *testing.T) {
+	x := startTerminal(t, nil, "chat", "-q", "--no-history")
+	x.expect("> ")
+	x.cmd.Process.Signal(os.Interrupt)
+	x.expect("Ctrl-C again")
+	x.expect("> ")
+	x.cmd.Process.Signal(os.Interrupt)
+	if code := x.exits(); code != exitInterrupted {
+		t.Errorf("exit code %d", code)
+	}
+	x.expect(regexp.QuoteMeta(pasteOff))
+}
+
+func TestChatTwoCtrlCInOneAnswerEndIt(t *testing.T) {
+	// One pass of seconds.
+	x := startTerminal(t, nil, "chat", "--no-history", "--backend", "generic", "--threads", "1", "--prefill-chunk", "4000",
+		"--system", strings.Repeat("What is this? ", 200))
+	x.expect("> ")
+	x.send("Hello!\r")
+	x.expect("prompt 0/")
+	x.send("\x03")
+	x.expect("ends after this pass")
+	x.send("\x03")
+	x.expect("k3: interrupted")
+	if code := x.exits(); code != exitInterrupted {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestChatWhatIsPastedAfterCommandsIsTheMessage(t *testing.T) {
+	x := startTerminal(t, nil, "chat", "--no-history")
+	x.expect("> ")
+	x.send(pasteStart + "/think off\r/set max-tokens 3\r\r\"\"\"\rWhat is the capital\rof France?\r\"\"\"\r" + pasteEnd + "\r")
+	x.expect("The capital of\r\n\r\n.*cut after 3 tokens")
+	x.expect("> ")
+	x.send(pasteStart + "/load nowhere.k3s\rWhat?" + pasteEnd + "\r") // nothing is said to a conversation that is not there
+	x.expect("k3: .*nowhere.k3s.*\r\n.*> ")
+	x.send("/stats\r")
+	x.expect("1 answer\r\n")
+}
+
+// The second Ctrl-C ends an answer at once, and what there is of it is saved.
+func TestAnAnswerThatIsEndedAtOnceIsSaved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "talk.k3s")
+	c := talking(t, core.Options{}, core.GenerateOptions{}, true)
+	x := &talk{conversation: c, flags: chatFlags{save: path, quiet: true}, out: io.Discard, err: io.Discard}
+	signal := func() {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+	}
+	err := x.answer(t.Context(), func(ctx context.Context, interrupt <-chan struct{}, show func(chat.Event) error) error {
+		events := 0
+		return c.ask(ctx, "What is the capital of France?", nil, func(e chat.Event) error {
+			if events++; events == 4 {
+				signal()
+				<-interrupt
+				signal()
+				<-ctx.Done()
+			}
+			return show(e)
+		})
+	})
+	if !errors.Is(err, errInterrupted) {
+		t.Fatal(err)
+	}
+	if err := c.load(path); err != nil || len(c.messages) != 2 || c.messages[1].Reasoning == "" {
+		t.Fatalf("%v, %+v", err, c.messages)
+	}
+	says(t, c, "What is the capital of Japan?")
 }

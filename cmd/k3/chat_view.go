@@ -51,6 +51,7 @@ const (
 	partNone section = iota
 	partThinking
 	partAnswer
+	partCall // belongs to the answer, on lines of its own
 )
 
 func (t *talk) newView() *view {
@@ -79,14 +80,8 @@ func (v *view) show(e chat.Event) error {
 		return v.write(partThinking, e.Text)
 	case chat.ContentDelta:
 		return v.write(partAnswer, e.Text)
-	case chat.CallStart:
-		return v.write(partThinking, "[calls "+e.Name+" ")
-	case chat.ArgumentsDelta:
-		return v.write(partThinking, e.Text)
-	case chat.CallEnd:
-		return v.write(partThinking, "]\n")
 	}
-	return nil
+	return v.write(partCall, callText(e))
 }
 
 // write writes text that belongs to a part.
@@ -157,7 +152,7 @@ func (v *view) finish() error {
 // end ends the answer, at a terminal with an empty line. Elsewhere even an empty answer is a line, so that they can be counted.
 func (v *view) end(answered bool) error {
 	v.line.clear()
-	if err := v.finish(); err != nil || v.terminal && v.part == partNone || !v.terminal && (!answered || v.part == partAnswer) {
+	if err := v.finish(); err != nil || v.terminal && v.part == partNone || !v.terminal && (!answered || v.part >= partAnswer) {
 		return err
 	}
 	_, err := io.WriteString(v.out, "\n")

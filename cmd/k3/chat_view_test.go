@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/k3infer/k3/core/chat"
@@ -28,7 +29,11 @@ func TestAnAnswerIsShownAsItComes(t *testing.T) {
 		{"a pipe, no answer", false, style{}, false, false, []chat.Event{think("a")}, "\n", "a\n"},
 		{"a pipe, nothing", false, style{}, false, false, nil, "\n", ""},
 		{"a pipe, failed", false, style{}, false, true, nil, "", ""},
-		{"a pipe, a call", false, style{}, false, false, call, "\n", "[calls f {}]\n"},
+		{"a pipe, a call", false, style{}, false, false, call, "[calls f {}]\n", ""},
+		{"a pipe, hidden, a call", false, style{}, true, false, call, "[calls f {}]\n", ""},
+		{"a pipe, an answer and a call", false, style{}, false, false, slices.Concat(both, call), "Yes\x1b[2J.\n[calls f {}]\n", "It asks.\nWell\n"},
+		{"a pipe, a call that was cut", false, style{}, false, false, call[:2], "[calls f {}\n", ""},
+		{"a terminal, a call", true, style{true, true}, true, false, call, "[calls f {}]\n\n", ""},
 		{"a terminal", true, style{true, true}, false, false, both,
 			"\x1b[2mIt \x1b[22m\x1b[2masks.\n\x1b[22m\x1b[2mWell\x1b[22m\n\nYes\uFFFD[2J.\n\n", ""},
 		{"a terminal, hidden", true, style{true, true}, true, false, both, "Yes\uFFFD[2J.\n\n", ""},

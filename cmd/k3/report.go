@@ -29,6 +29,7 @@ type report struct {
 	IDs          []int            `json:"ids"` // generated
 	Text         string           `json:"text"`
 	Reasoning    string           `json:"reasoning,omitempty"`
+	ToolCalls    []transcriptCall `json:"tool_calls,omitempty"`
 	StopReason   string           `json:"stop_reason"`
 	Error        string           `json:"error,omitempty"`
 	Prefill      phase            `json:"prefill"`
@@ -146,6 +147,9 @@ func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome,
 		Prefill:    newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Policy: e.Policy(),
 		Residency:  residency(e.Residency()),
 		PlannedRSS: e.Plan().Total - e.Plan().Unused, Machine: thisMachine(c.Model),
+	}
+	if w.parser != nil {
+		r.ToolCalls = newTranscriptLine(w.parser.Message()).ToolCalls
 	}
 	if g := out.Guesses; c.Speculate > 0 {
 		r.Guesses = &guesses{g.Proposed, g.Accepted, g.Saved.Seconds()}

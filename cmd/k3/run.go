@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -20,12 +21,13 @@ import (
 type runFlags struct {
 	prompt, promptFile, ids string
 	replace, chat           bool
-	saveSession             string
-	loadSession             string
-	checkpointEvery         int
-	report, dumpLogits      string
-	trace                   string
-	printIDs, quiet         bool
+	thinkingFlags
+	saveSession        string
+	loadSession        string
+	checkpointEvery    int
+	report, dumpLogits string
+	trace              string
+	printIDs, quiet    bool
 }
 
 func runCommand() *cobra.Command {
@@ -48,6 +50,7 @@ func runCommand() *cobra.Command {
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
 	flags.BoolVar(&f.chat, "chat", false,
 		"the prompt is what a user says in a chat; the answer goes to stdout, its reasoning to stderr")
+	f.thinkingFlags.add(cmd)
 	addConfigFlags(cmd, "model", "trunk", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed", "stop",
 		"ignore-eos", "memory", "trunk-memory", "expert-memory", "policy", "context", "prefill-chunk", "speculate", "threads", "backend")
 	flags.StringVar(&f.saveSession, "save-session", "", "save the text and the model's state behind it to `FILE`")
@@ -72,9 +75,26 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if f.checkpointEvery > 0 && f.saveSession == "" {
 		return usagef("--checkpoint-every needs a --save-session")
 	}
+	if err := f.thinkingFlags.check(cmd); err != nil {
+		return err
+	}
+	for _, name := range []string{"thinking", "no-thinking", "effort"} {
+		if cmd.Flags().Changed(name) && !f.chat {
+			return usagef("--%s goes with --chat", name)
+		}
+	}
 	c, err := loadConfig(cmd)
 	if err != nil {
 		return err
+	}
+	if f.chat {
+		limited, err := presets.Given(cmd.Flags(), os.Environ(), "generate.max_tokens")
+		if err != nil {
+			return err
+		}
+		if !limited {
+			c.Generate.MaxTokens = longAnswer
+		}
 	}
 	files, err := modelFiles(c.Model, "config.json")
 	if err != nil {
@@ -90,18 +110,22 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if tok == nil && len(c.Generate.Stop) > 0 {
 		return inputf("model %s has no tokenizer (tiktoken.model), which --stop needs", c.Model)
 	}
-	prompt, err := readPrompt(cmd, f, c.Model, tok)
-	if err != nil {
-		return err
-	}
 	restored := 0
 	if f.loadSession != "" {
-		if restored, err = sessionLength(f.loadSession); err != nil {
+		var previous savedRun
+		if restored, previous, err = readSession(f.loadSession); err != nil {
 			return err
 		}
 		if f.chat {
+			if err := f.goOn(cmd, previous); err != nil {
+				return err
+			}
 			restored += replyRoom
 		}
+	}
+	prompt, err := readPrompt(cmd, f, c.Model, tok)
+	if err != nil {
+		return err
 	}
 	positions, err := contextFor(files, c, restored+len(prompt))
 	if err != nil {
@@ -168,15 +192,17 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 		_, ended := previous.reply(tok, sequence.IDs())
 		previous.Chat = !ended
 	}
-	if f.chat || goesOn && previous.Chat {
-		w.parser = chat.NewParser(tok, true)
-		if !f.quiet {
+	o.run = savedRun{Start: len(sequence.IDs()) + len(prompt), Chat: f.chat, Plain: f.chat && f.thinking == thinkingOff}
+	if goesOn {
+		o.run = savedRun{Start: previous.Start, Chat: previous.Chat, Plain: previous.Plain}
+	}
+	if o.run.Chat {
+		w.parser = chat.NewParser(tok, !o.run.Plain)
+		if !f.quiet && f.thinking != thinkingHide {
 			w.reasoningTo = cmd.ErrOrStderr()
 		}
 	}
-	o.run = savedRun{Start: len(sequence.IDs()) + len(prompt), Chat: f.chat}
 	if goesOn {
-		o.run = savedRun{Start: previous.Start, Chat: previous.Chat}
 		w.resume(sequence.IDs(), previous)
 	}
 	emit := w.token
@@ -191,6 +217,12 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	line.clear()
 	if err := w.end(out.IDs); failed == nil {
 		failed = err
+	}
+	if w.parser != nil && !w.ids && failed == nil {
+		// Also if quiet: nothing on stdout and no word about it would look like an answer.
+		if why := unanswered(w.parser.Message(), out, false); why != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s\n", why)
+		}
 	}
 	r := newReport(c, engine, prompt, out, w, failed)
 	if !f.quiet && len(out.IDs) > 0 {
@@ -233,6 +265,31 @@ func onePrompt(cmd *cobra.Command) error {
 	return nil
 }
 
+// longAnswer is the most tokens of an answer in a chat, unless another limit was given: with what the model thinks before it,
+// an answer is long, and ends where it ends.
+const longAnswer = core.DefaultContext
+
+// goOn has the model think in a conversation as it did before, which cannot change on the way.
+func (f *runFlags) goOn(cmd *cobra.Command, previous savedRun) error {
+	if cmd.Flags().Changed("effort") {
+		return usagef("--effort is said at the beginning of a conversation: it does not go with --load-session")
+	}
+	if !previous.Chat {
+		return nil
+	}
+	if f.given(cmd) && previous.Plain != (f.thinking == thinkingOff) {
+		way := thinkingShow
+		if previous.Plain {
+			way = thinkingOff
+		}
+		return usagef("--thinking %s: the conversation of %s began with --thinking %s, and has to go on so", f.thinking, f.loadSession, way)
+	}
+	if previous.Plain {
+		f.thinking = thinkingOff
+	}
+	return nil
+}
+
 // readPrompt returns the prompt's ids, none if it was not given; tok is nil if the model has no tokenizer.
 func readPrompt(cmd *cobra.Command, f runFlags, model string, tok *tokenizer.Tokenizer) ([]int, error) {
 	if cmd.Flags().Changed("ids") {
@@ -266,7 +323,8 @@ func readPrompt(cmd *cobra.Command, f runFlags, model string, tok *tokenizer.Tok
 	if !f.chat {
 		return tok.Encode(text)
 	}
-	request := chat.User(text, true)
+	request := chat.User(text, f.thinking != thinkingOff)
+	request.Effort = f.effort
 	if f.loadSession != "" {
 		request.Effort = "" // the conversation has begun
 	}

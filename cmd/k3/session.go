@@ -20,18 +20,43 @@ type sessionExtra struct {
 
 // savedRun is what a session has of the k3 run that wrote it.
 type savedRun struct {
-	Start int  `json:"start"`          // ids in front of those that were generated
-	Chat  bool `json:"chat,omitempty"` // which are a reply in the chat markup
-	Open  bool `json:"open,omitempty"` // a checkpoint: what might be the beginning of a stop text or a character was not written yet
+	Start int  `json:"start"`                 // ids in front of those that were generated
+	Chat  bool `json:"chat,omitempty"`        // which are a reply in the chat markup
+	Plain bool `json:"no_thinking,omitempty"` // which has no section for what the model thinks
+	Open  bool `json:"open,omitempty"`        // a checkpoint: what might be the beginning of a stop text or a character was not written yet
 }
 
-// sessionLength returns how many tokens a saved session has.
-func sessionLength(path string) (int, error) {
+// readSession returns how many tokens a saved session has, and what is known of its run.
+func readSession(path string) (tokens int, r savedRun, err error) {
 	s, err := session.Open(path)
 	if err != nil {
-		return 0, inputf("%w", err)
+		return 0, r, inputf("%w", err)
 	}
-	return len(s.Header.IDs), s.Close()
+	tokens, extra := len(s.Header.IDs), s.Header.Extra
+	if err := s.Close(); err != nil {
+		return 0, r, err
+	}
+	r, err = parseRun(path, extra, tokens)
+	return tokens, r, err
+}
+
+// parseRun reads what a session of so many tokens keeps of its run.
+func parseRun(path string, extra json.RawMessage, tokens int) (savedRun, error) {
+	var x sessionExtra
+	var err error
+	if len(extra) > 0 {
+		err = json.Unmarshal(extra, &x)
+	}
+	if x.Run == nil {
+		x.Run = &savedRun{Start: tokens}
+	}
+	if err == nil && (x.Run.Start < 0 || x.Run.Start > tokens) {
+		err = fmt.Errorf("%d of its %d tokens are the prompt", x.Run.Start, tokens)
+	}
+	if err != nil {
+		return savedRun{}, inputf("%s: %w: %w", path, core.ErrSession, err)
+	}
+	return *x.Run, nil
 }
 
 // openSequence restores a saved session and what is known of its run, or begins a sequence if path is empty.
@@ -44,27 +69,16 @@ func openSequence(e *core.Engine, path string) (*core.Sequence, savedRun, error)
 	if err != nil {
 		return nil, savedRun{}, err
 	}
-	var x sessionExtra
-	if len(data) > 0 {
-		err = json.Unmarshal(data, &x)
-	}
-	n := len(s.IDs())
-	if x.Run == nil {
-		x.Run = &savedRun{Start: n}
-	}
-	if err == nil && (x.Run.Start < 0 || x.Run.Start > n) {
-		err = fmt.Errorf("%d of its %d tokens are the prompt", x.Run.Start, n)
-	}
+	r, err := parseRun(path, data, len(s.IDs()))
 	if err != nil {
 		s.Close()
-		return nil, savedRun{}, inputf("%s: %w: %w", path, core.ErrSession, err)
 	}
-	return s, *x.Run, nil
+	return s, r, err
 }
 
 // reply reads the reply which a session ends in, and reports whether it is whole.
 func (r savedRun) reply(tok *tokenizer.Tokenizer, ids []int) (p *chat.Parser, ended bool) {
-	p = chat.NewParser(tok, true)
+	p = chat.NewParser(tok, !r.Plain)
 	for _, id := range ids[r.Start:] {
 		for _, e := range p.Push(id) {
 			ended = ended || e.Kind == chat.Done
@@ -78,7 +92,7 @@ const replyRoom = 64
 
 // endReply returns the ids that complete the reply which a session ends in, if it was cut.
 func (r savedRun) endReply(tok *tokenizer.Tokenizer, ids []int) ([]int, error) {
-	opening, err := chat.Render(chat.Request{Thinking: true, AddGenerationPrompt: true})
+	opening, err := chat.Render(chat.Request{Thinking: !r.Plain, AddGenerationPrompt: true})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +102,7 @@ func (r savedRun) endReply(tok *tokenizer.Tokenizer, ids []int) ([]int, error) {
 	}
 	parser, _ := r.reply(tok, ids)
 	parser.Finish()
-	whole, err := chat.Render(chat.Request{Messages: []chat.Message{parser.Message()}, Thinking: true})
+	whole, err := chat.Render(chat.Request{Messages: []chat.Message{parser.Message()}, Thinking: !r.Plain})
 	if err != nil {
 		return nil, err
 	}

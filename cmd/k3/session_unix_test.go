@@ -61,11 +61,11 @@ func TestAKilledRunGoesOnFromItsCheckpoint(t *testing.T) {
 		killed.Process.Kill()
 		killed.Wait()
 
-		n, err := sessionLength(half)
+		n, _, err := readSession(half)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := sessionLength(whole)
+		all, _, err := readSession(whole)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,8 @@ type writer struct {
 	text        []byte // all text so far; in a chat, the answer's
 	reasoning   []byte
 	thinking    bool // the last that was written is reasoning
+	calls       bool // a call was written
+	middle      bool // what was written does not end a line
 }
 
 func newWriter(out io.Writer, line *progress, tok *tokenizer.Tokenizer, stops []string, ids bool) (*writer, error) {
@@ -76,12 +78,33 @@ func (w *writer) events(events []chat.Event) error {
 			}
 		case chat.ContentDelta:
 			err = w.feed(e.Text)
+		default:
+			err = w.call(callText(e))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// call writes text that shows a call, on lines of its own. It is no part of the text.
+func (w *writer) call(text string) error {
+	if text == "" {
+		return nil
+	}
+	if err := w.show(w.stopper.Flush()); err != nil {
+		return err
+	}
+	if err := w.endReasoning(); err != nil || w.ids {
+		return err
+	}
+	if w.middle && !w.calls {
+		text = "\n" + text
+	}
+	w.calls, w.middle = true, !endsLine(text)
+	_, err := io.WriteString(w.out, text)
+	return err
 }
 
 // feed takes text in which stop texts end the text.
@@ -104,6 +127,7 @@ func (w *writer) show(text string) error {
 	if err := w.endReasoning(); err != nil || w.ids {
 		return err
 	}
+	w.middle = !endsLine(text)
 	_, err := io.WriteString(w.out, text)
 	return err
 }
@@ -137,7 +161,7 @@ func (w *writer) end(ids []int) error {
 			return err
 		}
 	}
-	newline := w.line.shared && !endsLine(string(w.text)) // so that the report begins on a line of its own
+	newline := w.line.shared && w.middle // so that the report begins on a line of its own
 	if w.ids {
 		for _, id := range ids[min(w.written, len(ids)):] {
 			if err := w.writeID(id); err != nil {
