@@ -92,7 +92,8 @@ func (g Generate) Sample() sample.Params {
 	}
 }
 
-// Set changes the setting that has a flag, from the text of its value. An error names the flag, and says what the value must be.
+// Set changes the setting that has a flag, from the text of its value. An error names the flag, and says what the value
+// must be.
 func (g *Generate) Set(flag, text string) error {
 	s := find(func(s *setting) bool { return s.flag == flag && strings.HasPrefix(s.key, generate) })
 	if s == nil {

@@ -35,7 +35,7 @@ func chatCommand() *cobra.Command {
 		Short: "Talk to the model",
 		Long: "Talk to the model. Each turn computes only what it adds to the conversation; /stats shows how much that was.\n" +
 			"At the terminal, /help lists the commands, Ctrl-C stops an answer and Ctrl-D ends the conversation. When stdin is no\n" +
-			"terminal, each line of it is a message, and only the answers go to stdout.",
+			"terminal, each line of it is a message, as are lines between two \"\"\", and only the answers go to stdout.",
 		Example: "  k3 chat --save paris.k3s\n" +
 			"  k3 chat --resume paris.k3s --thinking hide\n" +
 			"  printf 'What is the capital of France?\\nAnd of Japan?\\n' | k3 chat -q --thinking off",
@@ -253,7 +253,8 @@ func (t *talk) interactive(ctx context.Context) error {
 	}
 }
 
-// take takes a message, or a command if it begins with a slash; a message that begins with one doubles it, or is quoted.
+// take takes a message, or a command if it begins with a slash; a message that begins with one doubles it, or is
+// quoted.
 func (t *talk) take(ctx context.Context, e entry) error {
 	text := e.text
 	if strings.TrimSpace(text) == "" {

@@ -88,7 +88,8 @@ func (t *talk) command(ctx context.Context, line string) error {
 		for _, c := range slashCommands {
 			names = append(names, c.names...)
 		}
-		return usagef("unknown command %s%s (/help lists them; // begins a message with /)", name, suggestion("", name, names))
+		return usagef("unknown command %s%s (/help lists them; // begins a message with /)", name,
+			suggestion("", name, names))
 	}
 	if c.arguments == "" && argument != "" {
 		return usagef("%s takes nothing, not %q", name, argument)
@@ -225,7 +226,8 @@ const anyLength = "auto"
 
 // generateSetting is a setting that has a flag.
 func generateSetting(flag string, value func(presets.Generate) any) chatSetting {
-	return chatSetting{flag, func(t *talk) string { return fmt.Sprint(value(t.generate)) }, func(t *talk, text string) error {
+	show := func(t *talk) string { return fmt.Sprint(value(t.generate)) }
+	return chatSetting{flag, show, func(t *talk, text string) error {
 		g := t.generate
 		if flag == "max-tokens" && text == anyLength {
 			g.MaxTokens = 0

@@ -42,7 +42,7 @@ var (
 type editor struct {
 	entries
 	out         *os.File
-	lines       *liner.State // nil while lines are read plainly: where the cursor cannot be moved, or there is no room for it
+	lines       *liner.State // nil while lines are read plainly: without a cursor to move, or room for it
 	plain       *plainLines  // then
 	keys        *keys        // nil on terminals that cannot move the cursor
 	past        []byte       // the history, while lines is nil
@@ -175,7 +175,8 @@ func (e *editor) edit(prompt string) (string, error) {
 	return e.lines.Prompt(prompt)
 }
 
-// watch restores the terminal when a signal ends the program at the prompt, and has a SIGINT do what Ctrl-C does. stop ends the watch.
+// watch restores the terminal when a signal ends the program at the prompt, and has a SIGINT do what Ctrl-C does. stop
+// ends the watch.
 func (e *editor) watch() (stop func()) {
 	signals, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP)
@@ -227,8 +228,8 @@ func (e *editor) remember(text string) {
 	}
 }
 
-// plainLines reads lines without editing them. A read from a terminal cannot be called back: one that nobody waits for any more
-// goes on, and what it reads is the next line.
+// plainLines reads lines without editing them. A read from a terminal cannot be called back: one that nobody waits for
+// any more goes on, and what it reads is the next line.
 type plainLines struct {
 	from    *lineReader
 	read    chan plainLine

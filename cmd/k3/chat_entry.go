@@ -18,8 +18,8 @@ type entry struct {
 
 // entries reads one entry after the other.
 type entries struct {
-	// line reads a line; more says that it goes on with an entry whose beginning was read. Where several lines were pasted into
-	// one, it has line breaks.
+	// line reads a line; more says that it goes on with an entry whose beginning was read. Where several lines were
+	// pasted into one, it has line breaks.
 	line func(more bool) (string, error)
 	// continued says that a line which ends in a backslash goes on in the next.
 	continued bool

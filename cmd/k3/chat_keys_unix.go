@@ -12,8 +12,8 @@ import (
 	"github.com/peterh/liner"
 )
 
-// keys stands between the terminal and what reads it, the line editor above all, which knows nothing of text that is pasted: line
-// breaks in it, and those typed as Ctrl-J or Alt-Enter, become signs inside the line.
+// keys stands between the terminal and what reads it, the line editor above all, which knows nothing of text that is
+// pasted: line breaks in it, and those typed as Ctrl-J or Alt-Enter, become signs inside the line.
 type keys struct {
 	in      *os.File
 	out     io.Writer
@@ -35,8 +35,8 @@ const (
 
 func openKeys(in *os.File, out io.Writer) *keys { return &keys{in: in, out: out} }
 
-// reader returns what is to be read instead of the terminal from now on; whoever still reads what it returned before is at the
-// end of that. With plain, nothing is made of what comes.
+// reader returns what is to be read instead of the terminal from now on; whoever still reads what it returned before is
+// at the end of that. With plain, nothing is made of what comes.
 func (k *keys) reader(plain bool) *os.File {
 	from, to, err := os.Pipe()
 	if err != nil {

@@ -265,7 +265,8 @@ func TestChatCtrlCAtALongPromptKeepsTheConversation(t *testing.T) {
 	}
 }
 
-// Where a line cannot be edited it is read as it is: the size of the terminal is not known, as in docker exec, or there is no room.
+// Where a line cannot be edited it is read as it is: the size of the terminal is not known, as in docker exec, or there
+// is no room.
 func TestChatReadsPlainlyWhereThereIsNoRoomToEdit(t *testing.T) {
 	for _, columns := range []uint16{0, 1, 8, 10, 11} {
 		x := startTerminalOf(t, columns, nil, "chat", "-q", "--no-history", "--thinking", "off")

@@ -265,8 +265,8 @@ func onePrompt(cmd *cobra.Command) error {
 	return nil
 }
 
-// longAnswer is the most tokens of an answer in a chat, unless another limit was given: with what the model thinks before it,
-// an answer is long, and ends where it ends.
+// longAnswer is the most tokens of an answer in a chat, unless another limit was given: with what the model thinks
+// before it, an answer is long, and ends where it ends.
 const longAnswer = core.DefaultContext
 
 // goOn has the model think in a conversation as it did before, which cannot change on the way.
@@ -282,7 +282,8 @@ func (f *runFlags) goOn(cmd *cobra.Command, previous savedRun) error {
 		if previous.Plain {
 			way = thinkingOff
 		}
-		return usagef("--thinking %s: the conversation of %s began with --thinking %s, and has to go on so", f.thinking, f.loadSession, way)
+		return usagef("--thinking %s: the conversation of %s began with --thinking %s, and has to go on so",
+			f.thinking, f.loadSession, way)
 	}
 	if previous.Plain {
 		f.thinking = thinkingOff

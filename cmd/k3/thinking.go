@@ -31,11 +31,13 @@ type thinkingFlags struct {
 
 func (f *thinkingFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.thinking, "thinking", thinkingShow, "`WAY`: show what the model thinks, hide it, or off: it does not think")
+	flags.StringVar(&f.thinking, "thinking", thinkingShow,
+		"`WAY`: show what the model thinks, hide it, or off: it does not think")
 	flags.BoolVar(&f.none, "no-thinking", false, "the same as --thinking off")
 	flags.StringVar(&f.effort, "effort", chat.DefaultEffort, "`HOW` much it thinks: low, high or max")
 	for name, values := range map[string][]string{"thinking": thinkings, "effort": efforts} {
-		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+		if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
 			panic(err) // the flag was added above, once
 		}
 	}
@@ -95,24 +97,28 @@ func callText(e chat.Event) string {
 	return ""
 }
 
-// unanswered says why a reply has no answer, and what to do about it with flags or with commands; "" if there is nothing to say.
+// unanswered says why a reply has no answer, and what to do about it with flags or with commands; "" if there is
+// nothing to say.
 func unanswered(m chat.Message, o core.Outcome, commands bool) string {
 	if m.Plain() != "" || len(m.ToolCalls) > 0 {
 		return ""
 	}
 	tokens := plural(len(o.IDs), "token", "tokens")
-	more := map[core.StopReason]string{core.StopLength: "--max-tokens", core.StopContext: "--context"}[o.Reason]
-	switch {
-	case o.Reason == core.StopID:
-		return "no answer: the model ended after " + tokens + " without one"
-	case more == "":
-		return ""
-	case m.Reasoning == "":
-		return "no answer within " + tokens
-	case !commands:
-		return fmt.Sprintf("no answer: all %s went into thinking (a larger %s gives more; --effort low and --thinking off think less)", tokens, more)
-	case o.Reason == core.StopLength:
-		more = "/set max-tokens"
+	more, less := "--max-tokens", "--effort low and --thinking off"
+	if commands {
+		more, less = "/set max-tokens", "/think low and /think off"
 	}
-	return fmt.Sprintf("no answer: all %s went into thinking (a larger %s gives more; /think low and /think off think less)", tokens, more)
+	switch o.Reason {
+	case core.StopID:
+		return "no answer: the model ended after " + tokens + " without one"
+	case core.StopContext:
+		more = "--context"
+	case core.StopLength:
+	default:
+		return ""
+	}
+	if m.Reasoning == "" {
+		return "no answer within " + tokens
+	}
+	return fmt.Sprintf("no answer: all %s went into thinking (a larger %s gives more; %s think less)", tokens, more, less)
 }
