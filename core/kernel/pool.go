@@ -1,7 +1,10 @@
 package kernel
 
 import (
+	"errors"
+	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +24,10 @@ func (f Func) Do(i, worker int) { f(i, worker) }
 // use neighbouring memory, and then takes over from the ends of the others' shares, so a descheduled worker delays nothing
 // but the part it holds. Idle workers spin briefly, then sleep. Running a job allocates nothing. Methods may be called from
 // several goroutines; jobs run one after the other and must not call the pool again.
+//
+// A part that panics ends the job for its caller, with that panic, but only when no part is running any more: the memory
+// that the parts use is the caller's again, and the pool is ready for the next job. From another thread than the caller's
+// the panic comes as an error that has the stack of the part.
 type Pool struct {
 	backend Backend
 	threads int
@@ -32,7 +39,8 @@ type Pool struct {
 	job    Job
 	parts  int
 	done   atomic.Int64
-	jobs   atomic.Uint64 // counts the jobs begun
+	jobs   atomic.Uint64         // counts the jobs begun
+	failed atomic.Pointer[error] // the first panic of a part in a worker
 
 	mu       sync.Mutex // guards the two conditions and closed
 	wake     sync.Cond  // jobs changed
@@ -112,6 +120,7 @@ func (p *Pool) run(parts int, job Job) {
 		return
 	}
 	p.job, p.parts = job, parts
+	p.failed.Store(nil)
 	p.done.Store(0)
 	for w := range p.shares {
 		first, end := w*parts/p.threads, (w+1)*parts/p.threads
@@ -123,7 +132,17 @@ func (p *Pool) run(parts int, job Job) {
 		p.wake.Broadcast()
 		p.mu.Unlock()
 	}
-	p.help(0)
+	func() {
+		defer p.wait(parts) // also when a part panics here
+		p.help(0, false)
+	}()
+	if err := p.failed.Load(); err != nil {
+		panic(*err)
+	}
+}
+
+// wait returns when all parts of the job are done.
+func (p *Pool) wait(parts int) {
 	for s := (spin{}); p.done.Load() < int64(parts); {
 		if s.on() {
 			continue
@@ -162,23 +181,48 @@ func (s *spin) on() bool {
 	return time.Since(s.since) < spinTime
 }
 
-// help does parts of the current job until none is left to take.
-func (p *Pool) help(worker int) {
+// help does parts of the current job until none is left to take. In a worker it stops after a part that panics, which it
+// notes for the caller of Run, and reports false.
+func (p *Pool) help(thread int, worker bool) (all bool) {
+	n, busy := 0, false // parts done but not counted, and whether one is under way
+	defer func() {
+		if !busy {
+			return
+		}
+		if worker {
+			err := failure(recover())
+			p.failed.CompareAndSwap(nil, &err)
+		}
+		p.count(n + 1)
+	}()
 	for i := range p.shares {
-		s := &p.shares[(worker+i)%p.threads]
-		n := 0
-		for {
+		s := &p.shares[(thread+i)%p.threads]
+		for n = 0; ; n++ {
 			part, ok := s.take(i == 0)
 			if !ok {
 				break
 			}
-			p.job.Do(part, worker)
-			n++
+			busy = true
+			p.job.Do(part, thread)
+			busy = false
 		}
 		if n > 0 {
 			p.count(n)
 		}
 	}
+	return true
+}
+
+// failure is the error that tells of a part that did not return. cause is nil if its goroutine ended.
+func failure(cause any) error {
+	err, ok := cause.(error)
+	switch {
+	case cause == nil:
+		return errors.New("kernel: a part of a job ended its goroutine")
+	case !ok:
+		err = fmt.Errorf("%v", cause)
+	}
+	return fmt.Errorf("kernel: a part of a job panicked: %w\n\n%s", err, debug.Stack())
 }
 
 // count counts parts as done. The job may be over afterwards.
@@ -192,12 +236,20 @@ func (p *Pool) count(n int) {
 }
 
 func (p *Pool) work(worker int) {
-	defer p.workers.Done()
+	closed := false
+	defer func() {
+		if !closed { // a part ended the goroutine: another takes its place
+			go p.work(worker)
+			return
+		}
+		p.workers.Done()
+	}()
 	seen := uint64(0)
 	for s := (spin{}); ; {
 		if jobs := p.jobs.Load(); jobs != seen {
 			seen = jobs
-			p.help(worker)
+			for !p.help(worker, true) {
+			}
 			s = spin{}
 		}
 		if s.on() {
@@ -209,7 +261,7 @@ func (p *Pool) work(worker int) {
 			p.wake.Wait()
 		}
 		p.sleeping.Add(-1)
-		closed := p.closed
+		closed = p.closed
 		p.mu.Unlock()
 		if closed {
 			return

@@ -1,6 +1,9 @@
 package kernel
 
 import (
+	"errors"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,6 +55,85 @@ func TestPoolServesSeveralCallers(t *testing.T) {
 	if sum.Load() != 4*200*45 {
 		t.Fatalf("sum %d, want %d", sum.Load(), 4*200*45)
 	}
+}
+
+var errPart = errors.New("a part's own error")
+
+// What a part that does not return leaves: all others are done before Run ends, and the pool goes on with every thread.
+func TestPoolWaitsForItsPartsBeforeAPanicGoesOn(t *testing.T) {
+	leave := map[string]func(){
+		"panics":              func() { panic(errPart) },
+		"has a runtime error": func() { _ = make([]int, 1)[len(errPart.Error())] },
+		"ends its goroutine":  runtime.Goexit,
+	}
+	for _, threads := range []int{1, 2, 3, 8} {
+		p := NewPool(nil, threads)
+		for name, leave := range leave {
+			for bad := range 9 {
+				var running, done atomic.Int32
+				var got any
+				over := make(chan bool)
+				go func() {
+					defer close(over)
+					defer func() { got = recover() }()
+					p.Run(9, Func(func(i, _ int) {
+						running.Add(1)
+						defer running.Add(-1)
+						if i == bad {
+							leave()
+						}
+						time.Sleep(100 * time.Microsecond)
+						done.Add(1)
+					}))
+					t.Errorf("%d threads: part %d %s, and Run returned", threads, bad, name)
+				}()
+				select {
+				case <-over:
+				case <-time.After(time.Minute):
+					t.Fatalf("%d threads: part %d %s, and Run hangs", threads, bad, name)
+				}
+				if n := running.Load(); n != 0 || threads > 1 && done.Load() != 8 {
+					t.Fatalf("%d threads: part %d %s: %d parts are running and %d done when Run ends", threads, bad, name, n, done.Load())
+				}
+				if err, _ := got.(error); name == "panics" && !errors.Is(err, errPart) {
+					t.Errorf("%d threads: part %d %s: Run panics with %v", threads, bad, name, got)
+				}
+				var all countJob
+				if p.Run(20, &all); all.n.Load() != 20 {
+					t.Fatalf("%d threads: after part %d %s the pool does %d parts of 20", threads, bad, name, all.n.Load())
+				}
+			}
+		}
+		// As many parts as threads run at once, so none of them is lost.
+		var arrived atomic.Int32
+		p.Run(threads, Func(func(int, int) {
+			arrived.Add(1)
+			for start := time.Now(); int(arrived.Load()) < threads; runtime.Gosched() {
+				if time.Since(start) > time.Minute {
+					t.Fatalf("only %d of %d threads are left", arrived.Load(), threads)
+				}
+			}
+		}))
+		p.Close()
+	}
+}
+
+func TestAPanicInAWorkerSaysWhere(t *testing.T) {
+	p := NewPool(nil, 2)
+	defer p.Close()
+	defer func() {
+		err, _ := recover().(error)
+		if !errors.Is(err, errPart) || !strings.Contains(err.Error(), "pool_test.go") {
+			t.Errorf("got %v", err)
+		}
+	}()
+	p.Run(2, Func(func(_, worker int) {
+		if worker == 1 {
+			panic(errPart)
+		}
+		time.Sleep(10 * time.Millisecond) // so that the worker gets a part
+	}))
+	t.Skip("the worker was not scheduled in time")
 }
 
 type countJob struct{ n atomic.Int64 }
