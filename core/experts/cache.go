@@ -184,6 +184,12 @@ func (s *Cache) Request(ctx context.Context, layer int, ids []int) (Batch, error
 	b := &batch{store: s, outer: ctx, layer: layer, left: len(ids), wake: make(chan struct{}, 1)}
 	b.ctx, b.cancel = context.WithCancel(ctx)
 	s.batch = b
+	made := false
+	defer func() {
+		if !made { // the policy panicked
+			s.end(b)
+		}
+	}()
 	// What the request hits must not leave for what it misses.
 	for _, id := range ids {
 		if i := s.where[s.index(b.key(id))]; i >= 0 {
@@ -202,6 +208,7 @@ func (s *Cache) Request(ctx context.Context, layer int, ids []int) (Batch, error
 		}
 	}
 	s.bypass(b)
+	made = true
 	return b, nil
 }
 
@@ -455,9 +462,13 @@ func (b *batch) Next() (Expert, error) {
 
 // Close implements Batch. Loads that are under way are cancelled and waited for.
 func (b *batch) Close() {
-	s := b.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	b.store.mu.Lock()
+	defer b.store.mu.Unlock()
+	b.store.end(b)
+}
+
+// end is Close for a caller that has the mutex.
+func (s *Cache) end(b *batch) {
 	if s.batch != b {
 		return
 	}

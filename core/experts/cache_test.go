@@ -434,6 +434,30 @@ func TestAPolicyThatBreaksItsRulesIsAnError(t *testing.T) {
 	}
 }
 
+func TestAPolicyThatPanicsLeavesTheCacheUsable(t *testing.T) {
+	f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
+	p := &scripted{miss: fill}
+	s := openScripted(t, f, 24, p)
+	p.miss = func(key experts.Key, _ func(experts.Key) bool) (experts.Key, experts.Decision) {
+		if key.Expert == 3 {
+			panic("no decision")
+		}
+		return key, experts.Fill
+	}
+	func() {
+		defer func() {
+			if recover() != "no decision" {
+				t.Error("no panic")
+			}
+		}()
+		s.Request(t.Context(), 1, []int{1, 2, 3, 4})
+	}()
+	p.miss = fill
+	if err := f.collect(t.Context(), s, 1, []int{4, 3, 2, 1}, 4); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMisuseIsAnError(t *testing.T) {
 	f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
 	s := openScripted(t, f, 8, &scripted{miss: fill})

@@ -369,13 +369,16 @@ func (r *reader) Next() (Tile, error) {
 	m := t.matrices[x.matrix]
 	data := t.held.bytes[x.at:][:x.bytes:x.bytes]
 	if m.Packed != nil {
-		t.mu.Unlock() // loads go on meanwhile; the buffer is held
-		err := t.expand(x, data)
-		t.mu.Lock()
-		if err != nil {
-			t.held = nil
+		expanded := false
+		defer func() {
+			if !expanded {
+				t.held = nil
+			}
+		}()
+		if err := t.expand(x, data); err != nil {
 			return Tile{}, err
 		}
+		expanded = true
 		row := m.Format.RowBytes(m.Cols)
 		data = t.scratch[(x.row-x.frame*m.Packed.Rows)*row:][: x.rows*row : x.rows*row]
 	}
@@ -414,8 +417,11 @@ func (e *expander) Do(i, _ int) {
 	}
 }
 
-// expand puts the frames that have a tile into the scratch memory.
+// expand puts the frames that have a tile into the scratch memory. Its caller has the mutex and gets it back, but loads go
+// on meanwhile; the buffer is held.
 func (t *Stream) expand(x tile, src []byte) error {
+	t.mu.Unlock()
+	defer t.mu.Lock()
 	m, e := t.matrices[x.matrix], &t.expander
 	e.packed, e.frame, e.rows, e.row, e.dst, e.src = m.Packed, x.frame, m.Rows, m.Format.RowBytes(m.Cols), t.scratch, src
 	e.failed.Store(nil)

@@ -459,6 +459,45 @@ func TestAFrameThatIsDamagedNamesFileOffsetAndTensor(t *testing.T) {
 	}
 }
 
+func TestAPanicInExpandingLeavesTheTapeUsable(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 1))
+	k := newTrunk(t, r, 10, 300)
+	k.pack(t, r)
+	var bad atomic.Bool
+	for _, m := range k.matrices {
+		if p := m.Packed; p != nil {
+			good := p.Expand
+			p.Expand = func(dst, frame []byte) error {
+				if bad.Load() {
+					panic(errExpand)
+				}
+				return good(dst, frame)
+			}
+		}
+	}
+	tiles := k.cut(t, 8<<10)
+	workers := kernel.NewPool(nil, 2)
+	defer workers.Close()
+	pool := disk.NewPool(disk.Config{Readers: 2})
+	defer pool.Close()
+	s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Ring: 2, Workers: workers})
+	defer s.Close()
+	bad.Store(true)
+	func() {
+		defer func() {
+			if err, _ := recover().(error); !errors.Is(err, errExpand) {
+				t.Errorf("a panic with %v", err)
+			}
+		}()
+		_, err := k.play(t.Context(), s, 10, 1<<30, func() {})
+		t.Errorf("no panic, %v", err)
+	}()
+	bad.Store(false)
+	if _, err := k.play(t.Context(), s, 10, 1<<30, func() {}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestCancellationStopsWithinATile(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 1))
 	k := newTrunk(t, r, 10, 300)
