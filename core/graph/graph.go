@@ -9,6 +9,7 @@ package graph
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/experts"
@@ -164,6 +165,15 @@ func (b *builder) place(x []float32, n int) []float32 {
 
 // vector is a small tensor's first n elements as float32. What lies behind them is padding.
 func (b *builder) vector(name string, n int) []float32 { return b.place(b.read(name, n), n) }
+
+// finite is a vector whose numbers no sum would show to be none.
+func (b *builder) finite(name string, n int) []float32 {
+	x := b.vector(name, n)
+	if i := slices.IndexFunc(x, func(v float32) bool { return v-v != 0 }); i >= 0 {
+		b.fail(fmt.Errorf("graph: read %s%s: %w: element %d is %v: %w", prefix, name, checkpoint.ErrFormat, i, x[i], ErrNumbers))
+	}
+	return x
+}
 
 // fold is the product of a residual norm's weight and its projection: one vector for both.
 func (b *builder) fold(norm, proj string, n int) []float32 {

@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"fmt"
+
 	"github.com/k3infer/k3/core/experts"
 )
 
@@ -18,7 +20,7 @@ func (b *builder) moe(p string) *moeLayer {
 	l := &moeLayer{
 		gate: b.matrix(p+"gate.weight", c.MoE.Experts, e, 1),
 		down: b.matrix(p+"routed_expert_down_proj.weight", latent, e, 1),
-		bias: b.vector(p+"gate.e_score_correction_bias", c.MoE.Experts),
+		bias: b.finite(p+"gate.e_score_correction_bias", c.MoE.Experts),
 	}
 	l.sharedGate, l.sharedUp, l.sharedDown = none, none, none
 	if shared > 0 {
@@ -41,7 +43,10 @@ func (p *pass) moe(l *layer, m *moeLayer) error {
 	if err := p.matmul(m.gate, p.scores, c.Experts, p.x, e); err != nil {
 		return err
 	}
-	chosen := p.route(l, m)
+	chosen, err := p.route(l, m)
+	if err != nil {
+		return err
+	}
 	batch, err := p.experts.Request(p.ctx, l.index, chosen.ids)
 	if err != nil {
 		return err
@@ -65,7 +70,6 @@ func (p *pass) moe(l *layer, m *moeLayer) error {
 			return err
 		}
 		p.expert(x, chosen.uses[x.ID])
-		x.Release()
 	}
 	p.each(func(i int) { p.combine(i, m) })
 	p.vectorsOf = nil
@@ -77,22 +81,30 @@ func (p *pass) moe(l *layer, m *moeLayer) error {
 	return nil
 }
 
-// use is one place an expert is chosen in: a row, and its rank in that row's routing order.
-type use struct{ row, rank int }
+// place is where an expert is chosen: a row, and its rank in that row's routing order.
+type place struct{ row, rank int }
 
 // routing is what the router said about all rows.
 type routing struct {
-	ids  []int         // the distinct experts, in order of first choice
-	uses map[int][]use // by expert
+	ids  []int           // the distinct experts, in order of first choice
+	uses map[int][]place // by expert
 }
 
-// route picks the top-k experts of every row by score plus bias, and weighs them by score alone.
-func (p *pass) route(l *layer, m *moeLayer) routing {
+// route picks the top-k experts of every row by score plus bias, and weighs them by score alone. A score that is NaN would
+// just never be chosen, and an infinite one would pass for 0 or 1: both are errors.
+func (p *pass) route(l *layer, m *moeLayer) (routing, error) {
 	c := p.config.MoE
-	out := routing{uses: make(map[int][]use)}
+	out := routing{uses: make(map[int][]place)}
 	all := make([]int, 0, p.rows*c.TopK)
 	for row := range p.rows {
 		scores := p.scores[row*c.Experts:][:c.Experts]
+		if !finite(scores) {
+			where := "the router's scores"
+			if e := p.config.Hidden; !finite(p.x[row*e:][:e]) {
+				where = "the router's input"
+			}
+			return routing{}, fmt.Errorf("%w in %s of row %d", ErrNumbers, where, row)
+		}
 		p.backend.Sigmoid(scores, scores)
 		picked := topK(scores, m.bias, c.TopK, all[len(all):len(all):cap(all)])
 		all = all[:len(all)+len(picked)]
@@ -104,7 +116,7 @@ func (p *pass) route(l *layer, m *moeLayer) routing {
 			if out.uses[id] == nil {
 				out.ids = append(out.ids, id)
 			}
-			out.uses[id] = append(out.uses[id], use{row, i})
+			out.uses[id] = append(out.uses[id], place{row, i})
 		}
 		for i := range weights {
 			if c.Renormalize {
@@ -117,7 +129,7 @@ func (p *pass) route(l *layer, m *moeLayer) routing {
 		}
 	}
 	p.probe(l, "expert_weights", p.weights, c.TopK)
-	return out
+	return out, nil
 }
 
 // topK appends to dst the indexes of the k largest scores[i]+bias[i], largest first, the lower index first among equals.
@@ -140,8 +152,9 @@ func topK(scores, bias []float32, k int, dst []int) []int {
 	return dst
 }
 
-// expert computes one expert for every row that chose it, into that row's results.
-func (p *pass) expert(x experts.Expert, uses []use) {
+// expert computes one expert for every row that chose it, into that row's results, and gives it back.
+func (p *pass) expert(x experts.Expert, uses []place) {
+	defer x.Release()
 	c := p.config.MoE
 	n := len(uses)
 	for i, u := range uses {

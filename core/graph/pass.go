@@ -4,13 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/tape"
 )
 
-// ErrNumbers is matched when a value that is NaN or infinite appears; the message names the layer it first appeared in.
+// ErrNumbers is matched when a value that is NaN or infinite appears, or when the logits of a row tell nothing because all
+// of them are equal. The message names the layer it was first seen in.
 var ErrNumbers = errors.New("not a finite number")
+
+// errEqual is the error of logits that are all equal.
+var errEqual error = equalError{}
+
+type equalError struct{}
+
+func (equalError) Error() string        { return "all logits are equal: the weights are damaged" }
+func (equalError) Is(target error) bool { return target == ErrNumbers }
+
+// errLeft is the cause of a broken sequence whose pass came to no end of its own.
+var errLeft = errors.New("a panic, or the end of its goroutine, cut it short")
 
 // ErrToken is matched when an id is not in the vocabulary; nothing was computed.
 var ErrToken = errors.New("no such token id")
@@ -29,7 +42,8 @@ type Row struct {
 // valid during the call. Tests and studies use it; it costs nothing when nil.
 type Probe func(layer int, what string, values []float32, width int)
 
-// Hooks are the optional ears of a pass.
+// Hooks are the optional ears of a pass. They are called from its goroutine, and may ask anything of the states in it but
+// change none of them.
 type Hooks struct {
 	Probe Probe
 	// Layer is called when a layer is about to be computed, and once more with the number of layers for lm_head.
@@ -69,28 +83,37 @@ type pass struct {
 // after the other. The rows of a sequence stand together. Certain rows are part of their sequences afterwards; tentative
 // ones wait for State.Accept, which must be called before the sequence's next pass.
 //
-// A failure spoils every sequence of the pass (ErrBroken), except where nothing was computed: rows that do not fit
-// (ErrContext), a sequence already broken, wrong arguments.
+// A failure spoils every sequence of the pass (ErrBroken), and so does a panic of a hook, except where nothing was computed:
+// rows that do not fit (ErrContext), a sequence already broken, wrong arguments.
 func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Hooks) error {
 	p, err := m.newPass(ctx, rows, hooks)
 	if err != nil {
 		return err
 	}
-	err = p.play(rows, logits)
-	if err == nil && hooks.Complete != nil {
-		err = hooks.Complete()
-	}
-	if err != nil {
-		for _, r := range p.runs {
-			r.state.spoil(err)
-		}
-		return err
-	}
 	for _, r := range p.runs {
-		r.state.length += r.certain
-		r.state.tentative = r.rows - r.certain
+		r.state.computing.Store(true)
 	}
-	return nil
+	// Whatever ends the pass, be it a panic of a hook: a sequence either has all of it or is broken.
+	cause := errLeft
+	defer func() {
+		for _, r := range p.runs {
+			r.state.computing.Store(false)
+			if cause != nil {
+				r.state.spoil(cause)
+			} else {
+				r.state.length += r.certain
+				r.state.tentative = r.rows - r.certain
+			}
+			if r.state.closing {
+				r.state.Free()
+			}
+		}
+	}()
+	cause = p.play(rows, logits)
+	if cause == nil && hooks.Complete != nil {
+		cause = hooks.Complete()
+	}
+	return cause
 }
 
 // newPass checks the rows and makes room in their sequences.
@@ -113,8 +136,8 @@ func (m *Model) newPass(ctx context.Context, rows []Row, hooks Hooks) (*pass, er
 			if r.State == nil || r.State.model != m {
 				return nil, errors.New("graph: a row of another model")
 			}
-			if r.State.broken != nil {
-				return nil, r.State.broken
+			if err := r.State.Idle(); err != nil {
+				return nil, err
 			}
 			if r.State.tentative != 0 {
 				return nil, errors.New("graph: tentative rows of the last pass are neither accepted nor rejected")
@@ -265,9 +288,18 @@ func (p *pass) logits(rows []Row, logits []float32, wanted int) error {
 	if err := p.matmulRows(p.head, logits, vocab, p.x, e, wanted); err != nil {
 		return fmt.Errorf("graph: lm_head: %w", err)
 	}
-	for i := range wanted {
-		if !finite(logits[i*vocab:][:vocab]) {
-			return fmt.Errorf("graph: lm_head: %w in the logits", ErrNumbers)
+	n = 0
+	for i, r := range rows {
+		if !r.Logits {
+			continue
+		}
+		row := logits[n*vocab:][:vocab]
+		n++
+		if !finite(row) {
+			return fmt.Errorf("graph: lm_head: %w in the logits of row %d", ErrNumbers, i)
+		}
+		if vocab > 1 && !slices.ContainsFunc(row, func(v float32) bool { return v != row[0] }) {
+			return fmt.Errorf("graph: lm_head: row %d: %w", i, errEqual)
 		}
 	}
 	return nil
@@ -323,11 +355,16 @@ func (p *pass) tiles(w matrix, f func(t tape.Tile)) error {
 			t.Release()
 			panic(fmt.Sprintf("graph: tape out of step: matrix %d row %d came for matrix %d row %d", t.Matrix, t.Row, w, at))
 		}
-		f(t)
+		use(t, f)
 		at += t.Rows
-		t.Release()
 	}
 	return nil
+}
+
+// use calls f with a tile and gives it back, whatever f does.
+func use(t tape.Tile, f func(t tape.Tile)) {
+	defer t.Release()
+	f(t)
 }
 
 // pack lays x out for a product, unless it is already.

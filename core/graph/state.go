@@ -17,15 +17,20 @@ var ErrBroken = errors.New("the sequence is broken")
 // ErrContext is matched when a pass would exceed a sequence's context; nothing was computed.
 var ErrContext = errors.New("context is full")
 
+// errComputing is the error of what cannot be done with a state while a pass changes it.
+var errComputing = errors.New("graph: a pass over the sequence is under way")
+
 // latentRows is the number of positions the latent cache grows by.
 const latentRows = 64
 
 // State is what one sequence remembers. A new one is at the beginning of a text.
 type State struct {
 	model     *Model
-	length    int   // tokens whose effect is in the state
-	tentative int   // guessed rows of the last pass, neither accepted nor rejected yet
-	broken    error // what broke it
+	length    int         // tokens whose effect is in the state
+	tentative int         // guessed rows of the last pass, neither accepted nor rejected yet
+	broken    error       // what broke it
+	computing atomic.Bool // a pass over it is under way
+	closing   bool        // that pass is to free it
 
 	// recurrent holds, for each KDA layer, the matrices [Hk][D][D] and behind them the last K-1 convolution inputs of q, k
 	// and v, oldest first: [3][K-1][P].
@@ -81,8 +86,12 @@ func (m *Model) NewState() (*State, error) {
 	return &State{model: m, recurrent: b}, nil
 }
 
-// Free gives the state's memory back. It must not be used in a pass.
+// Free gives the state's memory back. A hook of a pass may call it, too: it is done when the pass ends.
 func (s *State) Free() {
+	if s.computing.Load() {
+		s.closing = true
+		return
+	}
 	s.recurrent.Free()
 	s.guesses.Free()
 	for _, b := range s.latents {
@@ -93,8 +102,8 @@ func (s *State) Free() {
 
 // Clone returns a state that goes on from the same point by itself. Tentative rows must have been accepted or rejected.
 func (s *State) Clone() (*State, error) {
-	if s.broken != nil {
-		return nil, s.broken
+	if err := s.Idle(); err != nil {
+		return nil, err
 	}
 	if s.tentative != 0 {
 		return nil, errors.New("graph: clone: tentative rows are neither accepted nor rejected")
@@ -120,6 +129,14 @@ func (s *State) Tentative() int { return s.tentative }
 
 // Err is nil, or an error that matches ErrBroken.
 func (s *State) Err() error { return s.broken }
+
+// Idle is nil, or says why the state can be neither computed with nor copied: it is broken, or a pass over it is under way.
+func (s *State) Idle() error {
+	if s.broken == nil && s.computing.Load() {
+		return errComputing
+	}
+	return s.broken
+}
 
 func (s *State) spoil(cause error) {
 	if s.broken == nil {
@@ -191,18 +208,25 @@ func (s *State) grow(n, tentative int) error {
 // Accept makes the first n tentative rows of the last pass part of the sequence and forgets the others. The rows' effect
 // on the recurrent state is replayed from what they kept; the weights are not read again.
 func (s *State) Accept(n int) error {
-	if s.broken != nil {
-		return s.broken
+	if err := s.Idle(); err != nil {
+		return err
 	}
 	if n < 0 || n > s.tentative {
 		return fmt.Errorf("graph: accept %d of %d tentative rows", n, s.tentative)
 	}
 	if n > 0 {
+		done := false
+		defer func() {
+			if !done {
+				s.spoil(errLeft)
+			}
+		}()
 		for _, l := range s.model.layers {
 			if l.kda != nil {
 				s.model.replay(l.kda, s, n)
 			}
 		}
+		done = true
 	}
 	s.length += n
 	s.tentative = 0
@@ -220,8 +244,8 @@ func stateBytes(c *checkpoint.Config, positions int) int64 {
 // WriteTo writes the state as little-endian float32: the recurrent part layer by layer, then the latents of every position,
 // position by position and layer by layer. Tentative rows are not part of it.
 func (s *State) WriteTo(w io.Writer) (int64, error) {
-	if s.broken != nil {
-		return 0, s.broken
+	if err := s.Idle(); err != nil {
+		return 0, err
 	}
 	n, err := w.Write(s.recurrent.Bytes())
 	written := int64(n)
