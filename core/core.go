@@ -21,10 +21,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"runtime/debug"
 	"slices"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checksum"
@@ -45,7 +44,7 @@ var (
 	ErrBroken = graph.ErrBroken
 	// ErrContext: the sequence has no room for the rows; nothing was computed.
 	ErrContext = graph.ErrContext
-	// ErrNumbers: NaN or infinity appeared; the message names the layer.
+	// ErrNumbers: NaN or infinity appeared, or logits that are all equal; the message names the layer, or the tensor.
 	ErrNumbers = graph.ErrNumbers
 	// ErrToken: an id that is not in the vocabulary.
 	ErrToken = graph.ErrToken
@@ -53,7 +52,8 @@ var (
 	ErrChanged = disk.ErrChanged
 	// ErrChecksum: what was read is not what was verified.
 	ErrChecksum = disk.ErrChecksum
-	// ErrNoFit: the memory given is too small; the message says by how much, and what would fit.
+	// ErrNoFit: the memory given is too small; the message says by how much, and what would fit. Or more sequences are to be
+	// open than the plan has room for.
 	ErrNoFit = memory.ErrNoFit
 	// ErrPrompt: there is nothing to go on from.
 	ErrPrompt = errors.New("nothing to compute: the prompt is empty")
@@ -76,7 +76,7 @@ type Options struct {
 	Memory int64
 	// TrunkMemory and ExpertMemory divide memory by hand; 0 leaves it to the plan.
 	TrunkMemory, ExpertMemory int64
-	Sequences                 int    // that the plan makes room for; 0: 1
+	Sequences                 int    // most that are open at a time, which the plan makes room for; 0: 1
 	Guesses                   int    // most guessed rows of a sequence in a pass
 	AllLogits                 bool   // the plan makes room for the logits of every row
 	Policy                    string // name of a registered cache policy; "" is DefaultPolicy
@@ -86,9 +86,12 @@ type Options struct {
 	Buffered                  bool   // read through the page cache even where files can be read around it
 	Unchecked                 bool   // do not compare what is read with the checksums beside the checkpoint and the pack
 	Cache                     string // directory that remembers fingerprints of checkpoints; "": none
-	// Notice is told, once each, of things worth knowing that are no errors, such as a disk that refuses direct reads.
+	// Notice is told, once each, of things worth knowing that are no errors, such as a disk that refuses direct reads. It is
+	// called from any goroutine, one call at a time, and must not wait for the engine.
 	Notice func(string)
 
+	// Routed and Probe are hooks of a pass: see Engine.
+	//
 	// Routed is told the experts each row chose, in descending order of biased score: pass after pass, layer after layer, row
 	// after row.
 	Routed func(layer int, experts []int)
@@ -107,6 +110,13 @@ const (
 )
 
 // Engine is an open model. Its methods may be called from several goroutines; passes run one at a time.
+//
+// The hooks of a pass (Options.Routed, Options.Probe, GenerateOptions.Progress) are called from its goroutine. They may call
+// whatever does not compute: Costs and its like, NewSequence, and for sequences that are not in the pass also Save and
+// Prefixes.Keep, which for those that are in it give an error. Pass, Generate, Accept and Close give one, too: they would
+// wait for the pass. All is allowed in what Generate calls between its passes: OnLogits, OnPrefill and emit.
+//
+// A hook may panic. The pass then ends, and its sequences are broken; the engine goes on.
 type Engine struct {
 	options   Options
 	model     *checkpoint.Model
@@ -115,15 +125,17 @@ type Engine struct {
 	pool      *kernel.Pool
 	plan      memory.Plan
 	tiles     *tape.Tiles
-	matrices  []tape.Matrix   // of the tape
-	layerTime []time.Duration // spent in each layer, lm_head last
+	matrices  []tape.Matrix  // of the tape
+	layerTime []atomic.Int64 // nanoseconds spent in each layer, lm_head last
+	limited   int64          // its share of the limit of the Go heap
 	disk      *disk.Pool
 	tape      *tape.Stream
 	experts   *experts.Cache
 	graph     *graph.Model
 
-	passing sync.Mutex // held during a pass, and by whatever uses the graph's workspace
-	logits  *memory.Block
+	turn      turn // of a pass, and of whatever uses the graph's workspace
+	sequences atomic.Int64
+	noticing  sync.Mutex // held during a call of Options.Notice
 
 	tokenizerOnce sync.Once
 	tokenizer     *tokenizer.Tokenizer
@@ -147,10 +159,11 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	o := &e.options
 	// What the Go heap must not grow beyond, so that the promise about the whole process holds.
-	debug.SetMemoryLimit(e.plan.GoLimit)
+	e.limited = e.plan.GoLimit
+	limitHeap(e.limited)
 	e.pool = kernel.NewPool(backend, o.Threads)
 	e.disk = disk.NewPool(disk.Config{Readers: o.Readers, Buffered: o.Buffered, Fallback: func(file string, why error) {
-		o.notice("%s is read through the page cache: %v", file, why)
+		e.notice("%s is read through the page cache: %v", file, why)
 	}})
 	if e.tape, err = tape.Open(e.tiles, tape.Options{Pool: e.disk, Account: &e.account, Workers: e.pool, Pinned: e.plan.Pinned, Ring: e.plan.Ring}); err != nil {
 		return err
@@ -208,7 +221,7 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 	if o.Memory == 0 {
 		machine := memory.Probe()
 		for _, w := range machine.Warnings {
-			o.notice("%s", w)
+			e.notice("%s", w)
 		}
 		o.Memory = machine.Free().Free / 10 * 9
 	}
@@ -216,7 +229,7 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.matrices, e.layerTime = layout, make([]time.Duration, c.Layers+1)
+	e.matrices, e.layerTime = layout, make([]atomic.Int64, c.Layers+1)
 	if err := e.openPack(ctx, backend); err != nil {
 		return nil, err
 	}
@@ -243,7 +256,7 @@ func (e *Engine) openPack(ctx context.Context, backend kernel.Backend) (err erro
 	}
 	e.pack, err = pack.Open(ctx, o.Trunk, e.model, o.Cache)
 	if o.TrunkIfThere && errors.Is(err, pack.ErrOther) {
-		o.notice("the trunk is read from the checkpoint: %v", err)
+		e.notice("the trunk is read from the checkpoint: %v", err)
 		return nil
 	}
 	if o.TrunkIfThere && errors.Is(err, pack.ErrNone) {
@@ -347,10 +360,13 @@ const (
 	tokenizerBytes = 32
 )
 
-func (o *Options) notice(format string, args ...any) {
-	if o.Notice != nil {
-		o.Notice(fmt.Sprintf(format, args...))
+func (e *Engine) notice(format string, args ...any) {
+	if e.options.Notice == nil {
+		return
 	}
+	e.noticing.Lock()
+	defer e.noticing.Unlock()
+	e.options.Notice(fmt.Sprintf(format, args...))
 }
 
 // MakePlan returns the plan that Open would make with these options, reading no weights, and the geometry it is for.
@@ -368,8 +384,12 @@ func MakePlan(ctx context.Context, o Options) (memory.Plan, *checkpoint.Config, 
 	return e.plan, c, err
 }
 
-// Close frees everything the engine holds. Its sequences must be closed before, and no pass may be running.
+// Close frees everything the engine holds, once a pass that is running has ended. Its sequences must be closed before.
 func (e *Engine) Close() error {
+	if err := e.turn.take(); err != nil {
+		return fmt.Errorf("core: close: %w", err)
+	}
+	defer e.turn.give()
 	var errs []error
 	if e.graph != nil {
 		e.graph.Close()
@@ -392,7 +412,10 @@ func (e *Engine) Close() error {
 	if e.model != nil {
 		errs = append(errs, e.model.Close())
 	}
-	e.logits.Free()
+	if e.limited > 0 {
+		limitHeap(-e.limited)
+		e.limited = 0
+	}
 	return errors.Join(errs...)
 }
 

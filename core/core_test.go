@@ -151,7 +151,7 @@ func TestLogitsAreTheSameUnderRandomOptions(t *testing.T) {
 
 // A text that goes on computes only what is new, and is the text generated at once.
 func TestGenerateGoesOnWithoutComputingTwice(t *testing.T) {
-	e := open(t, core.Options{})
+	e := open(t, core.Options{Sequences: 2})
 	whole, err := e.Generate(t.Context(), sequence(t, e), prompt, core.GenerateOptions{MaxTokens: 9}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestGenerateGoesOnWithoutComputingTwice(t *testing.T) {
 }
 
 func TestGenerateStops(t *testing.T) {
-	e := open(t, core.Options{Context: 15})
+	e := open(t, core.Options{Context: 15, Sequences: 2})
 	greedy, err := e.Generate(t.Context(), sequence(t, e), prompt, core.GenerateOptions{MaxTokens: 3}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestGenerateStops(t *testing.T) {
 }
 
 func TestGenerateRefusesBeforeComputing(t *testing.T) {
-	e := open(t, core.Options{Context: 15})
+	e := open(t, core.Options{Context: 15, Sequences: 6})
 	for name, c := range map[string]struct {
 		prompt []int
 		o      core.GenerateOptions
@@ -291,7 +291,7 @@ func TestOpenRefuses(t *testing.T) {
 
 // Several goroutines may share an engine, each with its own sequence.
 func TestConcurrentGenerates(t *testing.T) {
-	e := open(t, core.Options{})
+	e := open(t, core.Options{Sequences: 5})
 	want, err := e.Generate(t.Context(), sequence(t, e), prompt, core.GenerateOptions{MaxTokens: 6}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -311,7 +311,7 @@ func TestConcurrentGenerates(t *testing.T) {
 
 // What the demonstration model says, by an independent implementation (presets/demo/said.txt has more).
 func TestDemoSays(t *testing.T) {
-	e := open(t, core.Options{Files: demo.Files()})
+	e := open(t, core.Options{Files: demo.Files(), Sequences: 5})
 	words, err := e.Tokenizer()
 	if err != nil {
 		t.Fatal(err)

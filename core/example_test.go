@@ -50,7 +50,7 @@ func ExampleEngine_Generate() {
 // A pass carries rows of several sequences; each weight is read once for all of them.
 func ExampleEngine_Pass() {
 	ctx := context.Background()
-	engine, err := core.Open(ctx, core.Options{Files: disk.Dir("../presets/demo/checkpoint")})
+	engine, err := core.Open(ctx, core.Options{Files: disk.Dir("../presets/demo/checkpoint"), Sequences: 2})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/core/sample"
 	"github.com/k3infer/k3/core/speculate"
 )
@@ -19,12 +20,12 @@ type GenerateOptions struct {
 	MaxTokens int           // most tokens to generate; at least 1
 	Sample    sample.Params // the zero value is greedy
 	Stop      []int         // ids that end the text; they are generated, but not emitted
-	// OnLogits is shown the logits of every position computed, in order. It makes prompts slower, since otherwise only the
-	// last position needs any.
+	// OnLogits is shown the logits of every position computed, in order, which are valid during the call. It makes prompts
+	// slower, since otherwise only the last position needs any.
 	OnLogits func(position int, logits []float32) error
 	// OnPrefill is called between the passes of a long prompt, when the sequence may be saved or kept. An error ends the text.
 	OnPrefill func() error
-	// Progress is called when a layer is about to be computed.
+	// Progress is called when a layer is about to be computed. It is a hook of a pass: see Engine.
 	Progress func(Progress)
 	// Speculate takes guesses along. They change how many passes a text needs, never the text.
 	Speculate speculate.Options
@@ -38,7 +39,7 @@ type Progress struct {
 	Done, Total   int // tokens of the prompt computed, or tokens generated, and how many there will be
 	Rows          int // rows of the pass in flight
 	Layer, Layers int // Layer == Layers stands for lm_head
-	// Read returns the bytes of weights that this Generate has read from the disk so far. It is valid during the call.
+	// Read returns the bytes of weights that this Generate has read from the disk so far.
 	Read func() int64
 }
 
@@ -90,6 +91,9 @@ func (e *Engine) Generate(ctx context.Context, s *Sequence, prompt []int, o Gene
 	if err != nil {
 		return out, err
 	}
+	if err := e.turn.nested(); err != nil {
+		return out, fmt.Errorf("core: generate: %w", err)
+	}
 	switch {
 	case o.MaxTokens < 1:
 		return out, fmt.Errorf("core: generate: %d tokens: must be at least 1", o.MaxTokens)
@@ -109,8 +113,9 @@ func (e *Engine) Generate(ctx context.Context, s *Sequence, prompt []int, o Gene
 	}
 	s.Append(prompt...)
 	g := generation{engine: e, sequence: s, options: o, sampler: sampler, emit: emit, drafter: o.Speculate.Drafter}
+	defer func() { g.memory.Free() }()
 	before := read(e.Costs())
-	g.read = func() int64 { return read(e.costs()) - before }
+	g.read = func() int64 { return read(e.Costs()) - before }
 	if g.drafter == nil {
 		g.drafter = speculate.NGram{}
 	}
@@ -135,12 +140,13 @@ type generation struct {
 	emit     func(id int) error
 	ids      []int // generated
 	passes   int
-	read     func() int64 // bytes so far, for a caller that holds engine.passing
+	read     func() int64  // bytes so far
+	memory   *memory.Block // for the logits of a pass
 
 	drafter  speculate.Drafter
 	pacer    speculate.Pacer
 	draft    []int // what was drafted for the pass
-	position int   // of the last certain row of the pass
+	position int   // of the first row of the pass
 	guesses  Guesses
 }
 
@@ -165,11 +171,15 @@ func (g *generation) prefill(ctx context.Context) (StopReason, error) {
 		}
 		waiting := g.sequence.waiting()
 		n := min(len(waiting), g.engine.MaxRows())
-		logits, err := g.pass(ctx, waiting[:n], nil, n == len(waiting), Progress{Prefill: true, Done: g.sequence.Computed() - before, Total: total})
+		last := n == len(waiting)
+		logits, err := g.pass(ctx, waiting[:n], nil, last, Progress{Prefill: true, Done: g.sequence.Computed() - before, Total: total})
+		if err == nil {
+			logits, err = g.show(logits, n)
+		}
 		if err != nil {
 			return "", err
 		}
-		if n == len(waiting) {
+		if last {
 			return g.choose(logits[0])
 		}
 		if g.options.OnPrefill != nil {
@@ -191,18 +201,14 @@ func (g *generation) decode(ctx context.Context) (StopReason, error) {
 		case g.interrupted():
 			return StopInterrupt, nil
 		}
-		taken := g.guess()
+		taken, certain := g.guess(), g.sequence.waiting()
 		start := time.Now()
-		logits, err := g.pass(ctx, g.sequence.waiting(), taken, true, Progress{Done: len(g.ids), Total: g.options.MaxTokens})
+		logits, err := g.pass(ctx, certain, taken, true, Progress{Done: len(g.ids), Total: g.options.MaxTokens})
 		if err != nil {
 			return "", err
 		}
 		seconds := time.Since(start).Seconds()
-		reason, accepted, err := g.check(logits, taken)
-		// Also after an error: the guesses must not hang over the sequence.
-		if e := g.sequence.keep(accepted); err == nil {
-			err = e
-		}
+		reason, accepted, err := g.check(logits, len(certain), taken)
 		g.pacer.Pass(len(taken), accepted, seconds)
 		g.guesses.Proposed += len(taken)
 		g.guesses.Accepted += accepted
@@ -235,30 +241,53 @@ func (g *generation) guess() []int {
 }
 
 // check chooses tokens from the logits of the waiting token and of the guesses that were taken, as long as the guesses
-// turn out right, and counts those.
-func (g *generation) check(logits [][]float32, taken []int) (reason StopReason, accepted int, err error) {
-	for i := range logits {
-		if reason, err = g.choose(logits[i]); err != nil {
-			return reason, i, err
+// turn out right, and makes those part of the sequence.
+func (g *generation) check(logits [][]float32, certain int, taken []int) (reason StopReason, accepted int, err error) {
+	// Whatever ends it, a panic of the caller's functions included: the guesses must not hang over the sequence.
+	defer func() {
+		if e := g.sequence.keep(accepted); err == nil {
+			err = e
+		}
+	}()
+	if logits, err = g.show(logits, certain); err != nil {
+		return "", 0, err
+	}
+	for {
+		if reason, err = g.choose(logits[accepted]); err != nil {
+			return reason, accepted, err
 		}
 		chosen := g.ids[len(g.ids)-1]
-		if i == 0 && len(g.draft) > 0 {
+		if accepted == 0 && len(g.draft) > 0 {
 			g.pacer.Fared(chosen == g.draft[0])
 		}
-		if reason != "" || i == len(taken) || chosen != taken[i] {
-			return reason, i, nil
+		if reason != "" || accepted == len(taken) || chosen != taken[accepted] {
+			return reason, accepted, nil
 		}
 		if g.options.OnLogits != nil {
-			if err := g.options.OnLogits(g.position+i+1, logits[i+1]); err != nil {
-				return reason, i, err
+			if err := g.options.OnLogits(g.position+certain+accepted, logits[accepted+1]); err != nil {
+				return reason, accepted, err
 			}
 		}
+		accepted++
 	}
-	return reason, len(taken), nil
 }
 
-// pass computes ids of the sequence, and guesses behind them, and returns copies of the logits behind the last id, if
-// wanted, and behind each guess.
+// show gives the logits of the certain rows of a pass to OnLogits, and returns those that are chosen from: the last of them,
+// if it has any, and those of the guesses.
+func (g *generation) show(logits [][]float32, certain int) ([][]float32, error) {
+	if g.options.OnLogits == nil {
+		return logits, nil
+	}
+	for i, l := range logits[:certain] {
+		if err := g.options.OnLogits(g.position+i, l); err != nil {
+			return nil, err
+		}
+	}
+	return logits[certain-1:], nil
+}
+
+// pass computes ids of the sequence, and guesses behind them, and returns the logits of all of them if OnLogits wants them,
+// else those behind the last id, if wanted, and behind each guess. They are valid until the next pass.
 func (g *generation) pass(ctx context.Context, ids, guesses []int, last bool, at Progress) ([][]float32, error) {
 	rows := make([]Row, 0, len(ids)+len(guesses))
 	for i, id := range ids {
@@ -275,32 +304,27 @@ func (g *generation) pass(ctx context.Context, ids, guesses []int, last bool, at
 			g.options.Progress(at)
 		}
 	}
-	first := g.sequence.Computed()
-	g.position = first + len(ids) - 1
-	g.engine.passing.Lock()
-	defer g.engine.passing.Unlock()
-	logits, err := g.engine.pass(ctx, rows, onLayer)
-	if err != nil {
+	vocab := g.engine.model.Config.Vocab
+	wanted := logitsOf(rows) * vocab
+	if err := g.room(wanted); err != nil {
+		return nil, err
+	}
+	g.position = g.sequence.Computed()
+	logits := g.memory.Float32s()[:wanted]
+	if err := g.engine.pass(ctx, rows, logits, onLayer); err != nil {
 		return nil, err
 	}
 	g.passes++
-	certain := len(logits) - len(guesses)
-	if g.options.OnLogits != nil {
-		for i, l := range logits[:certain] {
-			if err := g.options.OnLogits(first+i, l); err != nil {
-				return nil, err
-			}
-		}
+	return slices.Collect(slices.Chunk(logits, vocab)), nil
+}
+
+// room makes sure that there is memory for n logits.
+func (g *generation) room(n int) (err error) {
+	if g.memory == nil || len(g.memory.Bytes()) < 4*n {
+		g.memory.Free()
+		g.memory, err = g.engine.account.Allocate(memory.Logits, 4*n)
 	}
-	if !last {
-		return nil, nil
-	}
-	// Copies: the next pass of any sequence writes over the engine's.
-	logits = slices.Clone(logits[certain-1:])
-	for i, l := range logits {
-		logits[i] = slices.Clone(l)
-	}
-	return logits, nil
+	return err
 }
 
 // choose takes the next token from the logits and says whether it was the last.

@@ -100,7 +100,7 @@ func TestAFailingDiskEndsTheTextAndNothingElse(t *testing.T) {
 		files := damage(t, dir, tensor)
 		files.err = broken
 		files.on.Store(false)
-		e := open(t, core.Options{Files: files, TileBytes: 8 << 10, TrunkMemory: 100 << 10}) // nearly everything streams
+		e := open(t, core.Options{Files: files, Sequences: 3, TileBytes: 8 << 10, TrunkMemory: 100 << 10}) // nearly everything streams
 		s, other := sequence(t, e), sequence(t, e)
 		if _, err := e.Generate(t.Context(), other, prompt, core.GenerateOptions{MaxTokens: 1}, nil); err != nil {
 			t.Fatal(err)

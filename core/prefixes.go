@@ -22,10 +22,8 @@ func (e *Engine) NewPrefixes(budget int64) *Prefixes {
 // Keep remembers the computed part of the sequence as it is now. Where states share positions of a text, they share
 // memory; each counts in full.
 func (p *Prefixes) Keep(s *Sequence) error {
-	p.engine.passing.Lock()
-	defer p.engine.passing.Unlock()
-	if s.Computed() == 0 || s.Err() != nil {
-		return s.Err()
+	if err := s.state.Idle(); err != nil || s.Computed() == 0 {
+		return err
 	}
 	if p.dir != nil {
 		if err := p.dir.keep(s); err != nil {
@@ -52,19 +50,14 @@ func (p *Prefixes) Sequence(ids []int) (*Sequence, error) {
 			return s, nil
 		}
 	}
-	p.engine.passing.Lock()
-	defer p.engine.passing.Unlock()
-	var state *graph.State
-	var err error
+	state := p.engine.graph.NewState
 	if ok {
-		state, err = kept.Clone()
-	} else {
-		state, err = p.engine.graph.NewState()
+		state = kept.Clone
 	}
+	s, err := p.engine.begin(state)
 	if err != nil {
 		return nil, err
 	}
-	s := &Sequence{engine: p.engine, state: state}
 	s.Append(ids...)
 	return s, nil
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestAKeptPrefixIsNotComputedAgain(t *testing.T) {
-	e := open(t, core.Options{})
+	e := open(t, core.Options{Sequences: 6})
 	kept := e.NewPrefixes(1 << 30)
 	t.Cleanup(kept.Close)
 	s := sequence(t, e)
@@ -62,7 +62,7 @@ func TestAKeptPrefixIsNotComputedAgain(t *testing.T) {
 }
 
 func TestALongPromptCanBeKeptBetweenItsPasses(t *testing.T) {
-	e := open(t, core.Options{PrefillChunk: 4})
+	e := open(t, core.Options{PrefillChunk: 4, Sequences: 3})
 	kept := e.NewPrefixes(1 << 30)
 	t.Cleanup(kept.Close)
 	s := sequence(t, e)
@@ -94,7 +94,7 @@ func TestALongPromptCanBeKeptBetweenItsPasses(t *testing.T) {
 
 func TestAPrefixOnDiskIsFoundLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "prefixes")
-	first := open(t, core.Options{})
+	first := open(t, core.Options{Sequences: 2})
 	kept := first.NewPrefixes(0) // nothing in memory
 	t.Cleanup(kept.Close)
 	if err := kept.OnDisk(dir, 1<<30); err != nil {
@@ -135,7 +135,7 @@ func TestAPrefixOnDiskIsFoundLater(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	second := open(t, core.Options{Threads: 1})
+	second := open(t, core.Options{Threads: 1, Sequences: 9})
 	later := second.NewPrefixes(1 << 30)
 	t.Cleanup(later.Close)
 	if err := later.OnDisk(dir, 1<<30); err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 func TestProgressTellsWhatWasRead(t *testing.T) {
-	e := open(t, core.Options{PrefillChunk: 2})
+	e := open(t, core.Options{PrefillChunk: 2, Sequences: 2})
 	var last int64
 	o := seeded
 	o.Progress = func(at core.Progress) {

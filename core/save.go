@@ -24,13 +24,11 @@ func (e *Engine) Fingerprint() (checkpoint.Fingerprint, error) {
 // Save writes the sequence to a file, whole or not at all: a crash leaves the file that was there before. extra is kept
 // for the caller and may be nil. Guesses that are not accepted are not part of it.
 func (s *Sequence) Save(path string, extra json.RawMessage) error {
-	fingerprint, err := s.engine.Fingerprint()
-	if err != nil {
+	if err := s.state.Idle(); err != nil {
 		return err
 	}
-	s.engine.passing.Lock()
-	defer s.engine.passing.Unlock()
-	if err := s.Err(); err != nil {
+	fingerprint, err := s.engine.Fingerprint()
+	if err != nil {
 		return err
 	}
 	h := s.header(fingerprint, s.ids)

@@ -57,7 +57,7 @@ func TestASavedSequenceGoesOnWithTheSameBits(t *testing.T) {
 }
 
 func TestADamagedOrForeignSessionIsRefused(t *testing.T) {
-	e := open(t, core.Options{})
+	e := open(t, core.Options{Sequences: 2})
 	s := sequence(t, e)
 	if _, err := e.Generate(t.Context(), s, prompt, seeded, nil); err != nil {
 		t.Fatal(err)

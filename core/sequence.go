@@ -15,19 +15,35 @@ type Sequence struct {
 	state   *graph.State
 	ids     []int // computed, then waiting
 	guesses []int // the tentative rows of the last pass
+	closed  bool
 }
 
-// NewSequence returns an empty sequence. Close frees its state.
-func (e *Engine) NewSequence() (*Sequence, error) {
-	s, err := e.graph.NewState()
+// NewSequence returns an empty sequence. Close frees its state. As many may be open at a time as Options.Sequences says;
+// one more is an error that matches ErrNoFit.
+func (e *Engine) NewSequence() (*Sequence, error) { return e.begin(e.graph.NewState) }
+
+// begin opens a sequence of a state that is made once it is known that the plan has room for it.
+func (e *Engine) begin(state func() (*graph.State, error)) (*Sequence, error) {
+	if n := e.sequences.Add(1); n > int64(e.options.Sequences) {
+		e.sequences.Add(-1)
+		return nil, fmt.Errorf("core: open a sequence: %w: the plan has room for %d at a time, all of them open", ErrNoFit, e.options.Sequences)
+	}
+	s, err := state()
 	if err != nil {
+		e.sequences.Add(-1)
 		return nil, err
 	}
 	return &Sequence{engine: e, state: s}, nil
 }
 
 // Close frees the sequence's state.
-func (s *Sequence) Close() { s.state.Free() }
+func (s *Sequence) Close() {
+	if !s.closed {
+		s.closed = true
+		s.state.Free()
+		s.engine.sequences.Add(-1)
+	}
+}
 
 // IDs returns all ids of the sequence, Computed() of them part of its state and the rest, such as the last token that
 // Generate chose, waiting for the next pass.
@@ -59,48 +75,67 @@ type Row struct {
 // order, guesses last, and a sequence whose guesses await Accept takes no rows. A certain row that continues what Append
 // left waiting must repeat it.
 //
-// The result has the logits of each row that asked, in the order of the rows, vocabulary wide; they are valid until the
-// engine's next pass. A failure spoils all sequences of the pass: see ErrBroken; but rows that were refused (ErrContext,
-// ErrToken, too many rows) leave them as they were.
+// The result has the logits of each row that asked, in the order of the rows, vocabulary wide. They are the caller's own, on
+// the Go heap, which the plan leaves no room there for many of; PassInto puts them elsewhere. A failure spoils all sequences
+// of the pass: see ErrBroken; but rows that were refused (ErrContext, ErrToken, too many rows) leave them as they were.
 func (e *Engine) Pass(ctx context.Context, rows []Row) ([][]float32, error) {
-	e.passing.Lock()
-	defer e.passing.Unlock()
-	return e.pass(ctx, rows, nil)
+	wanted, vocab := logitsOf(rows), e.model.Config.Vocab
+	all := make([]float32, min(wanted, e.MaxRows())*vocab) // more rows are refused
+	if err := e.PassInto(ctx, rows, all); err != nil {
+		return nil, err
+	}
+	return slices.Collect(slices.Chunk(all, vocab)), nil
 }
 
-// pass is Pass for a caller that holds e.passing.
-func (e *Engine) pass(ctx context.Context, rows []Row, onLayer func(layer int)) ([][]float32, error) {
+// PassInto is Pass into memory of the caller's choice, such as a memory.Block: the logits of the rows that asked, one behind
+// the other.
+func (e *Engine) PassInto(ctx context.Context, rows []Row, logits []float32) error {
+	return e.pass(ctx, rows, logits, nil)
+}
+
+// logitsOf is the number of rows that ask for logits.
+func logitsOf(rows []Row) (n int) {
+	for _, r := range rows {
+		if r.Logits {
+			n++
+		}
+	}
+	return n
+}
+
+// pass is PassInto with an ear for the layers.
+func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer func(layer int)) error {
+	if err := e.turn.take(); err != nil {
+		return fmt.Errorf("core: pass: %w", err)
+	}
+	defer e.turn.give()
+	if len(rows) == 0 || len(rows) > e.MaxRows() {
+		return fmt.Errorf("core: pass: %d rows, not 1 to %d", len(rows), e.MaxRows())
+	}
+	if need := logitsOf(rows) * e.model.Config.Vocab; len(logits) < need {
+		return fmt.Errorf("core: pass: room for %d logits, not for the %d of the rows that want some", len(logits), need)
+	}
 	inner := make([]graph.Row, len(rows))
 	next := map[*Sequence]int{}
-	wanted := 0
+	fresh := make([]int, len(rows)) // where rows that no id waits for come to stand in their sequences; -1 for others
 	for i, r := range rows {
 		if r.Sequence == nil || r.Sequence.engine != e {
-			return nil, fmt.Errorf("core: pass: row %d belongs to no sequence of this engine", i)
+			return fmt.Errorf("core: pass: row %d belongs to no sequence of this engine", i)
 		}
 		at, seen := next[r.Sequence]
 		if !seen {
 			at = r.Sequence.state.Len()
 		}
 		next[r.Sequence] = at + 1
-		if at < len(r.Sequence.ids) && (r.Tentative || r.Sequence.ids[at] != r.Token) {
-			return nil, fmt.Errorf("core: pass: row %d is id %d, but id %d waits in its sequence", i, r.Token, r.Sequence.ids[at])
+		waits := at < len(r.Sequence.ids)
+		if waits && (r.Tentative || r.Sequence.ids[at] != r.Token) {
+			return fmt.Errorf("core: pass: row %d is id %d, but id %d waits in its sequence", i, r.Token, r.Sequence.ids[at])
+		}
+		if fresh[i] = at; waits || r.Tentative {
+			fresh[i] = -1
 		}
 		inner[i] = graph.Row{State: r.Sequence.state, Token: r.Token, Tentative: r.Tentative, Logits: r.Logits}
-		if r.Logits {
-			wanted++
-		}
 	}
-	vocab := e.model.Config.Vocab
-	if need := 4 * vocab * wanted; e.logits == nil || len(e.logits.Bytes()) < need {
-		e.logits.Free()
-		b, err := e.account.Allocate("logits", need)
-		if err != nil {
-			e.logits = nil
-			return nil, err
-		}
-		e.logits = b
-	}
-	out := e.logits.Float32s()
 	clock := clock{engine: e, layer: -1}
 	enter := func(layer int) {
 		clock.enter(layer)
@@ -110,27 +145,23 @@ func (e *Engine) pass(ctx context.Context, rows []Row, onLayer func(layer int)) 
 	}
 	defer func() { clock.enter(-1) }()
 	if err := e.changed(); err != nil {
-		return nil, err
+		return err
 	}
-	if err := e.graph.Pass(ctx, inner, out, graph.Hooks{
+	if err := e.graph.Pass(ctx, inner, logits, graph.Hooks{
 		Layer: enter, Routed: e.options.Routed, Probe: e.options.Probe, Complete: e.changed,
 	}); err != nil {
-		return nil, err
+		return err
 	}
-	for _, r := range rows {
+	for i, r := range rows {
 		s := r.Sequence
 		switch {
 		case r.Tentative:
 			s.guesses = append(s.guesses, r.Token)
-		case s.state.Len() > len(s.ids):
-			s.ids = append(s.ids, r.Token)
+		case fresh[i] >= 0: // before what a hook may have appended
+			s.ids = slices.Insert(s.ids, fresh[i], r.Token)
 		}
 	}
-	logits := make([][]float32, wanted)
-	for i := range logits {
-		logits[i] = out[i*vocab:][:vocab:vocab]
-	}
-	return logits, nil
+	return nil
 }
 
 // Accept makes the first n guesses of the sequence's last pass part of it and forgets the others.
@@ -145,8 +176,10 @@ func (s *Sequence) Accept(n int) error {
 
 // keep is Accept for guesses whose ids are appended already.
 func (s *Sequence) keep(n int) error {
-	s.engine.passing.Lock()
-	defer s.engine.passing.Unlock()
+	if err := s.engine.turn.take(); err != nil {
+		return fmt.Errorf("core: accept: %w", err)
+	}
+	defer s.engine.turn.give()
 	if err := s.state.Accept(n); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func (f drafterFunc) Draft(dst, history []int, n int) []int { return append(dst,
 
 // Whatever is guessed, and however well, the text, the logits and the state are those of guessing nothing.
 func TestGuessesNeverChangeTheText(t *testing.T) {
-	e := open(t, core.Options{})
+	e := open(t, core.Options{Sequences: 14})
 	vocab := e.Config().Vocab
 	for name, params := range map[string]sample.Params{"greedy": {}, "seeded": {Temperature: 1, Seed: 11, RepetitionPenalty: 1.1}} {
 		type result struct {
@@ -114,7 +114,7 @@ func TestGuessesNeverChangeTheText(t *testing.T) {
 
 // A stop in the middle of right guesses ends the text where it ends without them.
 func TestGuessesDoNotRunPastAStop(t *testing.T) {
-	e := open(t, core.Options{})
+	e := open(t, core.Options{Sequences: 9})
 	plain, err := e.Generate(t.Context(), sequence(t, e), prompt, core.GenerateOptions{MaxTokens: 9}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -35,17 +35,11 @@ func (c *Cost) add(x Cost, sign int) {
 }
 
 // Costs returns what all passes so far took, layer by layer, lm_head last. Bytes that were read ahead of a pass count when
-// they are read.
+// they are read; a layer's time counts when it is done.
 func (e *Engine) Costs() []Cost {
-	e.passing.Lock()
-	defer e.passing.Unlock()
-	return e.costs()
-}
-
-func (e *Engine) costs() []Cost {
 	all := make([]Cost, e.model.Config.Layers+1)
-	for i, t := range e.layerTime {
-		all[i].Time = t
+	for i := range e.layerTime {
+		all[i].Time = time.Duration(e.layerTime[i].Load())
 	}
 	for i, m := range e.tape.Stats().Matrices {
 		c := &all[e.matrices[i].Layer]
@@ -69,7 +63,7 @@ type clock struct {
 func (c *clock) enter(layer int) {
 	now := time.Now()
 	if c.layer >= 0 {
-		c.engine.layerTime[c.layer] += now.Sub(c.since)
+		c.engine.layerTime[c.layer].Add(int64(now.Sub(c.since)))
 	}
 	c.layer, c.since = layer, now
 }

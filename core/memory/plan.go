@@ -40,7 +40,7 @@ type Request struct {
 	// Workspace is the memory for a pass of so many rows over sequences of so many tokens.
 	Workspace func(rows, context int) int64
 	Logits    int64 // of one row
-	AllLogits bool  // every row of a pass has logits, and not only the last of each sequence
+	AllLogits bool  // every row of a prompt has logits, and not only the last of each sequence
 
 	State       int64 // of a sequence: what never grows
 	Position    int64 // of a sequence: what each token of its context adds
@@ -180,7 +180,7 @@ func (r Request) least(rows, ring int) (p Plan, missing int64) {
 	p.GoLimit = programBytes/2 + heap
 	logits := all
 	if r.AllLogits {
-		logits = p.MaxRows
+		logits = r.Sequences * max(rows, 1+r.Guesses)
 	}
 	sequences := int64(r.Sequences)
 	p.Items = []Item{

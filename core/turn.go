@@ -1,0 +1,49 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// errNested is the error of what needs a turn and is called from a hook, which is inside one.
+var errNested = errors.New("a hook must not compute: it runs inside a pass, and passes run one at a time")
+
+// turn is the right to use the graph's workspace, which one pass has at a time.
+type turn struct {
+	mu    sync.Mutex
+	owner atomic.Uint64 // number of the goroutine that has it; 0: none
+}
+
+// take waits for the turn. The goroutine that has it would wait for itself: it gets errNested.
+func (t *turn) take() error {
+	if err := t.nested(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.owner.Store(goroutine())
+	return nil
+}
+
+// give passes the turn on.
+func (t *turn) give() {
+	t.owner.Store(0)
+	t.mu.Unlock()
+}
+
+// nested returns errNested to the goroutine that has the turn.
+func (t *turn) nested() error {
+	if n := t.owner.Load(); n != 0 && n == goroutine() {
+		return errNested
+	}
+	return nil
+}
+
+// goroutine is the number of the calling goroutine, which Go tells in stack traces only; 0 if it should not any more.
+func goroutine() (n uint64) {
+	var trace [64]byte
+	fmt.Sscanf(string(trace[:runtime.Stack(trace[:], false)]), "goroutine %d ", &n)
+	return n
+}
