@@ -17,6 +17,7 @@ type damaged struct {
 	tensor checkpoint.Tensor
 	shard  string
 	on     atomic.Bool
+	fill   byte  // they are all this: 0xff makes NaN of BF16, F16 and F32
 	err    error // instead of the bytes
 }
 
@@ -31,7 +32,7 @@ func damage(t *testing.T, dir, tensor string) *damaged {
 	if !ok {
 		t.Fatal("no tensor ", tensor)
 	}
-	d := &damaged{Files: disk.Dir(dir), tensor: x, shard: m.Index.Shards()[x.Shard].Name}
+	d := &damaged{Files: disk.Dir(dir), tensor: x, shard: m.Index.Shards()[x.Shard].Name, fill: 0xff}
 	d.on.Store(true)
 	return d
 }
@@ -59,7 +60,7 @@ func (f *damagedFile) ReadAt(p []byte, off int64) (int, error) {
 			if f.d.err != nil {
 				return i, f.d.err
 			}
-			p[i] = 0xff // NaN in BF16, F16 and F32
+			p[i] = f.d.fill
 		}
 	}
 	return n, err
@@ -84,6 +85,50 @@ func TestNumbersThatAreNoneEndThePassWithTheirLayer(t *testing.T) {
 		if !errors.Is(err, core.ErrNumbers) || !strings.Contains(err.Error(), where) || len(out.IDs) != 0 || !errors.Is(s.Err(), core.ErrBroken) {
 			t.Errorf("%s: %v, %v", tensor, err, out.IDs)
 		}
+	}
+}
+
+// A score that is not a number is one that no expert is chosen by, which must not pass for a choice.
+func TestARouterWhoseScoresAreNoNumbersEndsThePass(t *testing.T) {
+	const dir, tensor = "../conformance/testdata/tiny-mx", "language_model.model.layers.2.block_sparse_moe.gate."
+	for fill, what := range map[byte]string{0xff: "NaN", 0x7f: "infinity, as the sum of numbers"} {
+		files := damage(t, dir, tensor+"weight")
+		files.fill = fill
+		files.tensor.Bytes /= 7 // those of one expert, which nobody would miss
+		files.tensor.Offset += 5 * files.tensor.Bytes
+		chosen := 0
+		e := open(t, core.Options{Files: files, Routed: func(layer int, _ []int) {
+			if layer == 2 {
+				chosen++
+			}
+		}})
+		s := sequence(t, e)
+		out, err := e.Generate(t.Context(), s, prompt, core.GenerateOptions{MaxTokens: 2}, nil)
+		if !errors.Is(err, core.ErrNumbers) || !strings.Contains(err.Error(), "layer 2") || !strings.Contains(err.Error(), "router's scores of row 0") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if len(out.IDs) != 0 || chosen != 0 || !errors.Is(s.Err(), core.ErrBroken) {
+			t.Errorf("%s: ids %v, %d choices, %v", what, out.IDs, chosen, s.Err())
+		}
+	}
+	files := damage(t, dir, tensor+"e_score_correction_bias")
+	e, err := core.Open(t.Context(), core.Options{Files: files})
+	if !errors.Is(err, core.ErrNumbers) || !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), tensor+"e_score_correction_bias") {
+		t.Errorf("a bias of NaN: %v", err)
+		if err == nil {
+			e.Close()
+		}
+	}
+}
+
+func TestLogitsThatAreAllEqualAreNoAnswer(t *testing.T) {
+	files := damage(t, "../conformance/testdata/tiny-mx", "language_model.lm_head.weight")
+	files.fill = 0
+	e := open(t, core.Options{Files: files})
+	s := sequence(t, e)
+	out, err := e.Generate(t.Context(), s, prompt, core.GenerateOptions{MaxTokens: 2}, nil)
+	if !errors.Is(err, core.ErrNumbers) || !strings.Contains(err.Error(), "all logits are equal") || len(out.IDs) != 0 || !errors.Is(s.Err(), core.ErrBroken) {
+		t.Errorf("%v, %v", err, out.IDs)
 	}
 }
 
