@@ -52,8 +52,8 @@ var (
 	ErrChanged = disk.ErrChanged
 	// ErrChecksum: what was read is not what was verified.
 	ErrChecksum = disk.ErrChecksum
-	// ErrNoFit: the memory given is too small; the message says by how much, and what would fit. Or more sequences are to be
-	// open than the plan has room for.
+	// ErrNoFit: the memory given is too small; the message says by how much, and what would fit. Opening more sequences
+	// than the plan has room for matches it as well.
 	ErrNoFit = memory.ErrNoFit
 	// ErrPrompt: there is nothing to go on from.
 	ErrPrompt = errors.New("nothing to compute: the prompt is empty")
@@ -86,8 +86,8 @@ type Options struct {
 	Buffered                  bool   // read through the page cache even where files can be read around it
 	Unchecked                 bool   // do not compare what is read with the checksums beside the checkpoint and the pack
 	Cache                     string // directory that remembers fingerprints of checkpoints; "": none
-	// Notice is told, once each, of things worth knowing that are no errors, such as a disk that refuses direct reads. It is
-	// called from any goroutine, one call at a time, and must not wait for the engine.
+	// Notice is told, once each, of things worth knowing that are no errors, such as a disk that refuses direct reads.
+	// It is called from any goroutine, one call at a time, and must not wait for the engine.
 	Notice func(string)
 
 	// Routed and Probe are hooks of a pass: see Engine.
@@ -111,12 +111,12 @@ const (
 
 // Engine is an open model. Its methods may be called from several goroutines; passes run one at a time.
 //
-// The hooks of a pass (Options.Routed, Options.Probe, GenerateOptions.Progress) are called from its goroutine. They may call
-// whatever does not compute: Costs and its like, NewSequence, and for sequences that are not in the pass also Save and
-// Prefixes.Keep, which for those that are in it give an error. Pass, Generate, Accept and Close give one, too: they would
-// wait for the pass. All is allowed in what Generate calls between its passes: OnLogits, OnPrefill and emit.
+// The hooks of a pass (Options.Routed, Options.Probe, GenerateOptions.Progress) are called from its goroutine. They may
+// call whatever does not compute, such as Costs and NewSequence. Save and Prefixes.Keep work for sequences that are not
+// in the pass and return an error for those that are. Pass, Generate, Accept and Close return an error, because they
+// would wait for the pass. What Generate calls between its passes (OnLogits, OnPrefill and emit) may call anything.
 //
-// A hook may panic. The pass then ends, and its sequences are broken; the engine goes on.
+// If a hook panics, the pass ends and its sequences are broken; the engine and all other sequences go on.
 type Engine struct {
 	options   Options
 	model     *checkpoint.Model

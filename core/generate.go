@@ -20,8 +20,8 @@ type GenerateOptions struct {
 	MaxTokens int           // most tokens to generate; at least 1
 	Sample    sample.Params // the zero value is greedy
 	Stop      []int         // ids that end the text; they are generated, but not emitted
-	// OnLogits is shown the logits of every position computed, in order, which are valid during the call. It makes prompts
-	// slower, since otherwise only the last position needs any.
+	// OnLogits is shown the logits of every position computed, in order, which are valid during the call. It makes
+	// prompts slower, since otherwise only the last position needs any.
 	OnLogits func(position int, logits []float32) error
 	// OnPrefill is called between the passes of a long prompt, when the sequence may be saved or kept. An error ends the text.
 	OnPrefill func() error
@@ -172,7 +172,8 @@ func (g *generation) prefill(ctx context.Context) (StopReason, error) {
 		waiting := g.sequence.waiting()
 		n := min(len(waiting), g.engine.MaxRows())
 		last := n == len(waiting)
-		logits, err := g.pass(ctx, waiting[:n], nil, last, Progress{Prefill: true, Done: g.sequence.Computed() - before, Total: total})
+		done := g.sequence.Computed() - before
+		logits, err := g.pass(ctx, waiting[:n], nil, last, Progress{Prefill: true, Done: done, Total: total})
 		if err == nil {
 			logits, err = g.show(logits, n)
 		}
@@ -272,8 +273,8 @@ func (g *generation) check(logits [][]float32, certain int, taken []int) (reason
 	}
 }
 
-// show gives the logits of the certain rows of a pass to OnLogits, and returns those that are chosen from: the last of them,
-// if it has any, and those of the guesses.
+// show gives the logits of the certain rows of a pass to OnLogits, and returns those that tokens are chosen from: of
+// the last certain row, if wanted, and of the guesses.
 func (g *generation) show(logits [][]float32, certain int) ([][]float32, error) {
 	if g.options.OnLogits == nil {
 		return logits, nil
@@ -286,8 +287,8 @@ func (g *generation) show(logits [][]float32, certain int) ([][]float32, error) 
 	return logits[certain-1:], nil
 }
 
-// pass computes ids of the sequence, and guesses behind them, and returns the logits of all of them if OnLogits wants them,
-// else those behind the last id, if wanted, and behind each guess. They are valid until the next pass.
+// pass computes ids of the sequence, and guesses that follow them. It returns the logits of all of them if OnLogits
+// wants them, else those after the last id, if wanted, and after each guess. They are valid until the next pass.
 func (g *generation) pass(ctx context.Context, ids, guesses []int, last bool, at Progress) ([][]float32, error) {
 	rows := make([]Row, 0, len(ids)+len(guesses))
 	for i, id := range ids {

@@ -12,7 +12,8 @@ var heap struct {
 	before int64 // the limit when none was open
 }
 
-// limitHeap adds the share of an engine that opens, or takes it off again when the engine closes: bytes is then negative.
+// limitHeap adds the share of an engine that opens, or takes it off again when the engine closes: bytes is then
+// negative.
 func limitHeap(bytes int64) {
 	heap.mu.Lock()
 	defer heap.mu.Unlock()

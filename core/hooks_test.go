@@ -65,8 +65,10 @@ func TestAHookThatPanicsLeavesNoWrongAnswer(t *testing.T) {
 	if _, err := e.Generate(t.Context(), other, prompt, core.GenerateOptions{MaxTokens: 1}, nil); err != nil {
 		t.Fatal(err)
 	}
-	for how, leave := range map[string]func(){"panics": func() { panic("a fault of the caller") }, "ends its goroutine": runtime.Goexit} {
-		for name, inPass := range map[string]bool{"Routed": true, "Probe": true, "Progress": true, "OnLogits": false, "OnPrefill": false, "emit": false} {
+	ways := map[string]func(){"panics": func() { panic("a fault of the caller") }, "ends its goroutine": runtime.Goexit}
+	inPass := map[string]bool{"Routed": true, "Probe": true, "Progress": true, "OnLogits": false, "OnPrefill": false, "emit": false}
+	for how, leave := range ways {
+		for name, inPass := range inPass {
 			calls := 0
 			count := func(called string) {
 				if called == name {
@@ -146,7 +148,9 @@ func TestHooksMayAskTheEngineAndNothingHangs(t *testing.T) {
 			}
 		})
 		file := filepath.Join(t.TempDir(), "saved")
-		for what, err := range map[string]error{"save": s.Save(file, nil), "keep": kept.Keep(s), "accept": s.Accept(0), "close": engine.Close()} {
+		for what, err := range map[string]error{
+			"save": s.Save(file, nil), "keep": kept.Keep(s), "accept": s.Accept(0), "close": engine.Close(),
+		} {
 			if err == nil || errors.Is(err, core.ErrBroken) {
 				t.Errorf("%s: %s of the sequence that is computed: %v", name, what, err)
 			}
@@ -158,7 +162,8 @@ func TestHooksMayAskTheEngineAndNothingHangs(t *testing.T) {
 			t.Errorf("%s: a pass in a pass", name)
 		}
 		before := other.IDs()
-		if _, err := engine.Generate(t.Context(), other, []int{1}, core.GenerateOptions{MaxTokens: 1}, nil); err == nil || !slices.Equal(other.IDs(), before) {
+		_, err := engine.Generate(t.Context(), other, []int{1}, core.GenerateOptions{MaxTokens: 1}, nil)
+		if err == nil || !slices.Equal(other.IDs(), before) {
 			t.Errorf("%s: %v, and the sequence has %v", name, err, other.IDs())
 		}
 		if err := other.Accept(0); err == nil {
@@ -183,7 +188,8 @@ func TestHooksMayAskTheEngineAndNothingHangs(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	engine = open(t, core.Options{Sequences: 3, Routed: func(int, []int) { hook("Routed") }, Probe: func(int, string, []float32, int) { hook("Probe") }})
+	engine = open(t, core.Options{Sequences: 3, Routed: func(int, []int) { hook("Routed") },
+		Probe: func(int, string, []float32, int) { hook("Probe") }})
 	s, other = sequence(t, engine), sequence(t, engine)
 	kept = engine.NewPrefixes(1 << 30)
 	t.Cleanup(kept.Close)
@@ -255,7 +261,8 @@ func TestTheLogitsOfAPassAreTheCallers(t *testing.T) {
 	vocab := e.Config().Vocab
 	rows := []core.Row{{Sequence: a, Token: 1}, {Sequence: a, Token: 2, Logits: true}}
 	length := len(a.IDs())
-	if err := e.PassInto(t.Context(), rows, make([]float32, vocab-1)); err == nil || len(a.IDs()) != length || a.Err() != nil {
+	err := e.PassInto(t.Context(), rows, make([]float32, vocab-1))
+	if err == nil || len(a.IDs()) != length || a.Err() != nil {
 		t.Errorf("into too little room: %v", err)
 	}
 	into := make([]float32, vocab+1)
@@ -340,7 +347,8 @@ func TestTheLastCloseRestoresTheHeapLimit(t *testing.T) {
 		t.Errorf("no engine left: the limit is %d", got)
 	}
 	const bias = "language_model.model.layers.2.block_sparse_moe.gate.e_score_correction_bias"
-	if _, err := core.Open(t.Context(), core.Options{Files: damage(t, "../conformance/testdata/tiny-mx", bias)}); err == nil {
+	files := damage(t, "../conformance/testdata/tiny-mx", bias)
+	if _, err := core.Open(t.Context(), core.Options{Files: files}); err == nil {
 		t.Error("opened")
 	}
 	if got := limit(); got != 123<<30 {

@@ -18,15 +18,16 @@ type Sequence struct {
 	closed  bool
 }
 
-// NewSequence returns an empty sequence. Close frees its state. As many may be open at a time as Options.Sequences says;
-// one more is an error that matches ErrNoFit.
+// NewSequence returns an empty sequence. Close frees its state. As many may be open at a time as Options.Sequences
+// says; one more is an error that matches ErrNoFit.
 func (e *Engine) NewSequence() (*Sequence, error) { return e.begin(e.graph.NewState) }
 
 // begin opens a sequence of a state that is made once it is known that the plan has room for it.
 func (e *Engine) begin(state func() (*graph.State, error)) (*Sequence, error) {
 	if n := e.sequences.Add(1); n > int64(e.options.Sequences) {
 		e.sequences.Add(-1)
-		return nil, fmt.Errorf("core: open a sequence: %w: the plan has room for %d at a time, all of them open", ErrNoFit, e.options.Sequences)
+		return nil, fmt.Errorf("core: open a sequence: %w: there is room for %d at a time (Options.Sequences), and no more",
+			ErrNoFit, e.options.Sequences)
 	}
 	s, err := state()
 	if err != nil {
@@ -75,9 +76,10 @@ type Row struct {
 // order, guesses last, and a sequence whose guesses await Accept takes no rows. A certain row that continues what Append
 // left waiting must repeat it.
 //
-// The result has the logits of each row that asked, in the order of the rows, vocabulary wide. They are the caller's own, on
-// the Go heap, which the plan leaves no room there for many of; PassInto puts them elsewhere. A failure spoils all sequences
-// of the pass: see ErrBroken; but rows that were refused (ErrContext, ErrToken, too many rows) leave them as they were.
+// The result has the logits of each row that asked, in the order of the rows, vocabulary wide. They are the caller's
+// own, on the Go heap, where the plan leaves no room for those of many rows: PassInto puts them elsewhere. A failure
+// breaks all sequences of the pass (ErrBroken), but rows that were refused (ErrContext, ErrToken, too many rows) leave
+// them as they were.
 func (e *Engine) Pass(ctx context.Context, rows []Row) ([][]float32, error) {
 	wanted, vocab := logitsOf(rows), e.model.Config.Vocab
 	all := make([]float32, min(wanted, e.MaxRows())*vocab) // more rows are refused
@@ -87,8 +89,8 @@ func (e *Engine) Pass(ctx context.Context, rows []Row) ([][]float32, error) {
 	return slices.Collect(slices.Chunk(all, vocab)), nil
 }
 
-// PassInto is Pass into memory of the caller's choice, such as a memory.Block: the logits of the rows that asked, one behind
-// the other.
+// PassInto is Pass with the logits in memory of the caller's choice, such as a memory.Block: those of the rows that
+// asked, one after the other, vocabulary wide.
 func (e *Engine) PassInto(ctx context.Context, rows []Row, logits []float32) error {
 	return e.pass(ctx, rows, logits, nil)
 }
@@ -103,7 +105,7 @@ func logitsOf(rows []Row) (n int) {
 	return n
 }
 
-// pass is PassInto with an ear for the layers.
+// pass is PassInto that also calls onLayer, unless it is nil, when a layer is about to be computed.
 func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer func(layer int)) error {
 	if err := e.turn.take(); err != nil {
 		return fmt.Errorf("core: pass: %w", err)
@@ -117,7 +119,7 @@ func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer
 	}
 	inner := make([]graph.Row, len(rows))
 	next := map[*Sequence]int{}
-	fresh := make([]int, len(rows)) // where rows that no id waits for come to stand in their sequences; -1 for others
+	fresh := make([]int, len(rows)) // positions of the rows that add an id to their sequences; -1 for others
 	for i, r := range rows {
 		if r.Sequence == nil || r.Sequence.engine != e {
 			return fmt.Errorf("core: pass: row %d belongs to no sequence of this engine", i)
@@ -147,9 +149,8 @@ func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer
 	if err := e.changed(); err != nil {
 		return err
 	}
-	if err := e.graph.Pass(ctx, inner, logits, graph.Hooks{
-		Layer: enter, Routed: e.options.Routed, Probe: e.options.Probe, Complete: e.changed,
-	}); err != nil {
+	hooks := graph.Hooks{Layer: enter, Routed: e.options.Routed, Probe: e.options.Probe, Complete: e.changed}
+	if err := e.graph.Pass(ctx, inner, logits, hooks); err != nil {
 		return err
 	}
 	for i, r := range rows {

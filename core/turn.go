@@ -41,7 +41,8 @@ func (t *turn) nested() error {
 	return nil
 }
 
-// goroutine is the number of the calling goroutine, which Go tells in stack traces only; 0 if it should not any more.
+// goroutine is the number of the calling goroutine. Go tells it in stack traces only; if they ever look different it is
+// 0, and whoever computes in a hook waits for ever.
 func goroutine() (n uint64) {
 	var trace [64]byte
 	fmt.Sscanf(string(trace[:runtime.Stack(trace[:], false)]), "goroutine %d ", &n)

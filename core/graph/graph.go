@@ -166,11 +166,12 @@ func (b *builder) place(x []float32, n int) []float32 {
 // vector is a small tensor's first n elements as float32. What lies behind them is padding.
 func (b *builder) vector(name string, n int) []float32 { return b.place(b.read(name, n), n) }
 
-// finite is a vector whose numbers no sum would show to be none.
+// finite is a vector that must not have NaN or infinity, because computing with it would not show them.
 func (b *builder) finite(name string, n int) []float32 {
 	x := b.vector(name, n)
 	if i := slices.IndexFunc(x, func(v float32) bool { return v-v != 0 }); i >= 0 {
-		b.fail(fmt.Errorf("graph: read %s%s: %w: element %d is %v: %w", prefix, name, checkpoint.ErrFormat, i, x[i], ErrNumbers))
+		err := fmt.Errorf("%w: element %d is %v: %w", checkpoint.ErrFormat, i, x[i], ErrNumbers)
+		b.fail(fmt.Errorf("graph: read %s%s: %w", prefix, name, err))
 	}
 	return x
 }

@@ -76,7 +76,8 @@ func TestAPassThatIsLeftBreaksItsSequencesAndNoOthers(t *testing.T) {
 					}
 				}}, 0)
 				check(name+" in Routed", graph.Hooks{Routed: func(int, []int) { leave() }}, 0)
-				for _, at := range []string{"self_attention_res", "kv_a_proj_with_mqa", "expert_weights", "routed_expert_norm", "output"} {
+				places := []string{"self_attention_res", "kv_a_proj_with_mqa", "expert_weights", "routed_expert_norm", "output"}
+				for _, at := range places {
 					check(name+" in Probe at "+at, graph.Hooks{Probe: func(_ int, what string, _ []float32, _ int) {
 						if what == at {
 							leave()
@@ -112,7 +113,8 @@ type recurBomb struct {
 	left *atomic.Bool
 }
 
-func (b recurBomb) KDA(s []float32, dim, tokens int, q, k, v, alpha []float32, stride int, beta []float32, betaStride int, o []float32) {
+func (b recurBomb) KDA(s []float32, dim, tokens int, q, k, v, alpha []float32, stride int, beta []float32, betaStride int,
+	o []float32) {
 	if b.left.Load() {
 		panic("a fault in a kernel")
 	}
@@ -148,7 +150,8 @@ func TestAStateIsNotUsedWhileAPassChangesIt(t *testing.T) {
 		closed.Free()
 	}}
 	logits := make([]float32, 6*m.vocab)
-	if err := m.Pass(t.Context(), append(rowsOf(s, ids, false), rowsOf(closed, ids[:1], false)...), logits, hooks); err != nil || calls == 0 {
+	rows := append(rowsOf(s, ids, false), rowsOf(closed, ids[:1], false)...)
+	if err := m.Pass(t.Context(), rows, logits, hooks); err != nil || calls == 0 {
 		t.Fatal(err, calls)
 	}
 	equal(t, "logits", logits[:5*m.vocab], want)

@@ -90,8 +90,8 @@ type routing struct {
 	uses map[int][]place // by expert
 }
 
-// route picks the top-k experts of every row by score plus bias, and weighs them by score alone. A score that is NaN would
-// just never be chosen, and an infinite one would pass for 0 or 1: both are errors.
+// route picks the top-k experts of every row by score plus bias, and weighs them by score alone. A score that is NaN
+// would just never be chosen, and an infinite one would pass for 0 or 1: both are errors.
 func (p *pass) route(l *layer, m *moeLayer) (routing, error) {
 	c := p.config.MoE
 	out := routing{uses: make(map[int][]place)}

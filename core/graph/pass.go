@@ -10,8 +10,8 @@ import (
 	"github.com/k3infer/k3/core/tape"
 )
 
-// ErrNumbers is matched when a value that is NaN or infinite appears, or when the logits of a row tell nothing because all
-// of them are equal. The message names the layer it was first seen in.
+// ErrNumbers is matched when a value that is NaN or infinite appears, or when the logits of a row tell nothing because
+// all of them are equal. The message names the layer it was first seen in.
 var ErrNumbers = errors.New("not a finite number")
 
 // errEqual is the error of logits that are all equal.
@@ -42,8 +42,8 @@ type Row struct {
 // valid during the call. Tests and studies use it; it costs nothing when nil.
 type Probe func(layer int, what string, values []float32, width int)
 
-// Hooks are the optional ears of a pass. They are called from its goroutine, and may ask anything of the states in it but
-// change none of them.
+// Hooks are the optional ears of a pass. They are called from its goroutine, and may ask anything of the states in it
+// but change none of them.
 type Hooks struct {
 	Probe Probe
 	// Layer is called when a layer is about to be computed, and once more with the number of layers for lm_head.
@@ -83,8 +83,8 @@ type pass struct {
 // after the other. The rows of a sequence stand together. Certain rows are part of their sequences afterwards; tentative
 // ones wait for State.Accept, which must be called before the sequence's next pass.
 //
-// A failure spoils every sequence of the pass (ErrBroken), and so does a panic of a hook, except where nothing was computed:
-// rows that do not fit (ErrContext), a sequence already broken, wrong arguments.
+// A failure spoils every sequence of the pass (ErrBroken), and so does a panic of a hook, except where nothing was
+// computed: rows that do not fit (ErrContext), a sequence already broken, wrong arguments.
 func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Hooks) error {
 	p, err := m.newPass(ctx, rows, hooks)
 	if err != nil {

@@ -130,7 +130,8 @@ func (s *State) Tentative() int { return s.tentative }
 // Err is nil, or an error that matches ErrBroken.
 func (s *State) Err() error { return s.broken }
 
-// Idle is nil, or says why the state can be neither computed with nor copied: it is broken, or a pass over it is under way.
+// Idle is nil, or says why the state can be neither computed with nor copied: it is broken, or a pass over it is under
+// way.
 func (s *State) Idle() error {
 	if s.broken == nil && s.computing.Load() {
 		return errComputing

@@ -25,9 +25,9 @@ func (f Func) Do(i, worker int) { f(i, worker) }
 // but the part it holds. Idle workers spin briefly, then sleep. Running a job allocates nothing. Methods may be called from
 // several goroutines; jobs run one after the other and must not call the pool again.
 //
-// A part that panics ends the job for its caller, with that panic, but only when no part is running any more: the memory
-// that the parts use is the caller's again, and the pool is ready for the next job. From another thread than the caller's
-// the panic comes as an error that has the stack of the part.
+// A part that panics ends the job for its caller, with that panic, but only when no part is running any more: the
+// memory that the parts use is the caller's again, and the pool is ready for the next job. From another thread than the
+// caller's the panic comes as an error that has the stack of the part.
 type Pool struct {
 	backend Backend
 	threads int
@@ -181,8 +181,8 @@ func (s *spin) on() bool {
 	return time.Since(s.since) < spinTime
 }
 
-// help does parts of the current job until none is left to take. In a worker it stops after a part that panics, which it
-// notes for the caller of Run, and reports false.
+// help does parts of the current job until none is left to take. In a worker it stops after a part that panics, which
+// it notes for the caller of Run, and reports false.
 func (p *Pool) help(thread int, worker bool) (all bool) {
 	n, busy := 0, false // parts done but not counted, and whether one is under way
 	defer func() {

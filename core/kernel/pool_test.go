@@ -93,7 +93,8 @@ func TestPoolWaitsForItsPartsBeforeAPanicGoesOn(t *testing.T) {
 					t.Fatalf("%d threads: part %d %s, and Run hangs", threads, bad, name)
 				}
 				if n := running.Load(); n != 0 || threads > 1 && done.Load() != 8 {
-					t.Fatalf("%d threads: part %d %s: %d parts are running and %d done when Run ends", threads, bad, name, n, done.Load())
+					t.Fatalf("%d threads: part %d %s: %d parts are running and %d done when Run ends", threads, bad, name, n,
+						done.Load())
 				}
 				if err, _ := got.(error); name == "panics" && !errors.Is(err, errPart) {
 					t.Errorf("%d threads: part %d %s: Run panics with %v", threads, bad, name, got)

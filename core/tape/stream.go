@@ -417,8 +417,8 @@ func (e *expander) Do(i, _ int) {
 	}
 }
 
-// expand puts the frames that have a tile into the scratch memory. Its caller has the mutex and gets it back, but loads go
-// on meanwhile; the buffer is held.
+// expand puts the frames that have a tile into the scratch memory. Its caller has the mutex and gets it back, but loads
+// go on meanwhile; the buffer is held.
 func (t *Stream) expand(x tile, src []byte) error {
 	t.mu.Unlock()
 	defer t.mu.Lock()
