@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// errNested is the error of what needs a turn and is called from a hook, which is inside one.
-var errNested = errors.New("a hook must not compute: it runs inside a pass, and passes run one at a time")
+// errNested is the error of what needs a turn and is called by the goroutine that has it.
+var errNested = errors.New("a hook of a pass called it, and it would wait for that pass to end")
 
 // turn is the right to use the graph's workspace, which one pass has at a time.
 type turn struct {
