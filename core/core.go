@@ -386,7 +386,7 @@ func MakePlan(ctx context.Context, o Options) (memory.Plan, *checkpoint.Config, 
 
 // Close frees everything the engine holds, once a pass that is running has ended. Its sequences must be closed before.
 func (e *Engine) Close() error {
-	if err := e.turn.take(); err != nil {
+	if err := e.turn.take(false); err != nil {
 		return fmt.Errorf("core: close: %w", err)
 	}
 	defer e.turn.give()

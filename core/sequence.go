@@ -107,7 +107,8 @@ func logitsOf(rows []Row) (n int) {
 
 // pass is PassInto that also calls onLayer, unless it is nil, when a layer is about to be computed.
 func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer func(layer int)) error {
-	if err := e.turn.take(); err != nil {
+	hooks := graph.Hooks{Routed: e.options.Routed, Probe: e.options.Probe}
+	if err := e.turn.take(onLayer != nil || hooks.Routed != nil || hooks.Probe != nil); err != nil {
 		return fmt.Errorf("core: pass: %w", err)
 	}
 	defer e.turn.give()
@@ -139,7 +140,7 @@ func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer
 		inner[i] = graph.Row{State: r.Sequence.state, Token: r.Token, Tentative: r.Tentative, Logits: r.Logits}
 	}
 	clock := clock{engine: e, layer: -1}
-	enter := func(layer int) {
+	hooks.Layer = func(layer int) {
 		clock.enter(layer)
 		if onLayer != nil {
 			onLayer(layer)
@@ -149,7 +150,7 @@ func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer
 	if err := e.changed(); err != nil {
 		return err
 	}
-	hooks := graph.Hooks{Layer: enter, Routed: e.options.Routed, Probe: e.options.Probe, Complete: e.changed}
+	hooks.Complete = e.changed
 	if err := e.graph.Pass(ctx, inner, logits, hooks); err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (s *Sequence) Accept(n int) error {
 
 // keep is Accept for guesses whose ids are appended already.
 func (s *Sequence) keep(n int) error {
-	if err := s.engine.turn.take(); err != nil {
+	if err := s.engine.turn.take(false); err != nil {
 		return fmt.Errorf("core: accept: %w", err)
 	}
 	defer s.engine.turn.give()

@@ -14,16 +14,19 @@ var errNested = errors.New("a hook of a pass called it, and it would wait for th
 // turn is the right to use the graph's workspace, which one pass has at a time.
 type turn struct {
 	mu    sync.Mutex
-	owner atomic.Uint64 // number of the goroutine that has it; 0: none
+	owner atomic.Uint64 // number of the goroutine that has it for a pass with hooks; else 0
 }
 
-// take waits for the turn. The goroutine that has it would wait for itself: it gets errNested.
-func (t *turn) take() error {
+// take waits for the turn. The goroutine that has it would wait for itself: it gets errNested. That can be only where hooks
+// will be called, which the caller tells, because finding out who has the turn takes about as long as a small product.
+func (t *turn) take(hooks bool) error {
 	if err := t.nested(); err != nil {
 		return err
 	}
 	t.mu.Lock()
-	t.owner.Store(goroutine())
+	if hooks {
+		t.owner.Store(goroutine())
+	}
 	return nil
 }
 
