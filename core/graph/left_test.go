@@ -45,6 +45,9 @@ func TestAPassThatIsLeftBreaksItsSequencesAndNoOthers(t *testing.T) {
 	ways := map[string]func(){"panic": func() { panic("a hook's fault") }, "goexit": runtime.Goexit}
 	each(t, func(t *testing.T, dir string) {
 		for _, threads := range []int{1, 3} {
+			if testing.Short() && threads == 1 {
+				continue
+			}
 			b := bomb{left: new(atomic.Int64)}
 			m := newTester(t, dir, b, threads)
 			ids := text(5, m.vocab)
