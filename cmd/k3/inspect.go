@@ -313,33 +313,33 @@ func splitName(name string) (pattern string, first int) {
 
 // part says what a tensor of the model c is for.
 func part(name string, layer int, c *checkpoint.Config) string {
-	rest, ok := strings.CutPrefix(name, "language_model.")
+	n, ok := checkpoint.ParseName(name)
 	if !ok {
 		if strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "mm_projector.") {
 			return "vision (not used)"
 		}
 		return "other (not used)"
 	}
-	has := func(s string) bool { return strings.Contains(rest, s) }
+	has := func(s string) bool { return strings.Contains(n.Part, s) }
 	switch {
-	case has("embed_tokens"):
+	case name == checkpoint.Embedding:
 		return "embedding"
-	case has("lm_head"):
+	case name == checkpoint.Head:
 		return "output head"
-	case has(".experts."):
+	case n.Expert >= 0:
 		return "routed experts"
-	case has(".shared_experts."):
+	case has("shared_experts."):
 		return "shared experts"
-	case has(".block_sparse_moe.gate."):
+	case has("block_sparse_moe.gate."):
 		return "router"
-	case has(".block_sparse_moe."):
+	case has("block_sparse_moe."):
 		return "latent projections"
-	case has(".self_attn."):
+	case has("self_attn."):
 		if layer >= 0 && layer < c.Layers && c.FullAttention[layer] {
 			return "MLA"
 		}
 		return "KDA"
-	case has(".mlp."):
+	case has("mlp."):
 		return "dense MLP"
 	case has("norm") || has("_res_proj"):
 		return "norms and residuals"

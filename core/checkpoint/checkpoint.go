@@ -64,7 +64,7 @@ func (m *Model) open(ctx context.Context) error {
 		return err
 	}
 
-	m.Index = newIndex()
+	m.Index = modelIndex()
 	b := builder{index: m.Index}
 	var names []string
 	b.placement, err = readPlacement(ctx, m.Files, &m.Index.names)

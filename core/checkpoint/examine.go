@@ -99,7 +99,7 @@ func (x *Examination) examine(ctx context.Context) error {
 		x.file(generation, err)
 	}
 
-	m.Config, m.Index = x.Config, newIndex()
+	m.Config, m.Index = x.Config, modelIndex()
 	x.Index = m.Index
 	b := builder{index: m.Index}
 	var names []string

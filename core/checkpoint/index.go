@@ -69,6 +69,13 @@ func newIndex() *Index {
 	return &Index{names: newNames(), table: newTable(), kindIDs: map[string]uint32{}}
 }
 
+// modelIndex is the index of a checkpoint, in which tensors of the text model have their released names.
+func modelIndex() *Index {
+	x := newIndex()
+	x.names.model = true
+	return x
+}
+
 // Len is the number of tensors.
 func (x *Index) Len() int { return len(x.entries) }
 
@@ -88,7 +95,7 @@ func (x *Index) All() iter.Seq[Tensor] {
 	}
 }
 
-// Lookup finds a tensor by its full name.
+// Lookup finds a tensor by its full name, as released.
 func (x *Index) Lookup(name string) (Tensor, bool) {
 	k, ok := x.names.lookup(name)
 	if !ok {
@@ -156,6 +163,9 @@ type names struct {
 	ids     map[string]uint32
 	pattern []string
 	scratch []byte
+	model   bool // of a checkpoint, whose text model has canonical names
+	form    form // in which its files name the text model
+	full    []byte
 }
 
 func newNames() names { return names{ids: map[string]uint32{}} }
@@ -192,8 +202,15 @@ func split(dst, name []byte) (pattern []byte, a, b uint32) {
 	return append(dst, name[copied:]...), a, b
 }
 
-// key gives the key of any name, noting a new pattern.
-func (n *names) key(name []byte) key {
+// key gives the key of any name, noting a new pattern. It reports false for a name that is not of the form of those before it.
+func (n *names) key(name []byte) (k key, ok bool) {
+	if ok = true; n.model {
+		name, ok = n.canonical(name)
+	}
+	return n.intern(name), ok
+}
+
+func (n *names) intern(name []byte) key {
 	pattern, a, b := split(n.scratch[:0], name)
 	n.scratch = pattern
 	id, ok := n.ids[string(pattern)]

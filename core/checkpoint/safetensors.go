@@ -131,7 +131,12 @@ func (b *builder) header(size int64) error {
 			r.Fail("a tensor's name with a NUL in it")
 			return
 		}
-		t := pending{key: names.key(name)}
+		k, ok := names.key(name)
+		if !ok {
+			r.Fail("tensor %s: %s", show(string(name)), names.differs())
+			return
+		}
+		t := pending{key: k}
 		if b.tensor(&t); r.Err() != nil {
 			current = "tensor " + names.show(t.key) + ": "
 			return

@@ -224,7 +224,7 @@ func TestNamesAreKeptWhole(t *testing.T) {
 	n := newNames()
 	table := newTable()
 	for _, name := range names {
-		k := n.key([]byte(name))
+		k, _ := n.key([]byte(name))
 		if _, fresh := table.insert(k); !fresh {
 			t.Errorf("%q is taken for another name", name)
 		}
@@ -388,6 +388,7 @@ func FuzzHeader(f *testing.F) {
 	f.Add([]byte("{"+entryOf("x", 0, 16)+","+entryOf("l.3.y", 16, 8)+"}"), uint16(24))
 	f.Add([]byte(one("x", `\u0061.0.b`)), uint16(16))
 	f.Add([]byte(`{"__metadata__":{"a":"b"},"x":{"dtype":"F4","shape":[2,0],"data_offsets":[0,0],"y":[{}]}}`), uint16(0))
+	f.Add([]byte("{"+entryOf("model.layers.3.block_sparse_moe.experts.4.w1", 0, 16)+"}"), uint16(16))
 	f.Fuzz(func(t *testing.T, header []byte, data uint16) {
 		files := memFiles{}
 		files.put("f", raw(string(header), int(data)))
@@ -407,6 +408,9 @@ func FuzzHeader(f *testing.F) {
 			at += y.Bytes
 			if z, ok := x.Lookup(y.Name); !ok || !reflect.DeepEqual(y, z) {
 				t.Fatalf("%q is not found", y.Name)
+			}
+			if n, ok := ParseName(y.Name); ok && (n.Layer < -1 || n.Expert < -1 || !strings.HasSuffix(y.Name, n.Part)) {
+				t.Fatalf("%q is %+v", y.Name, n)
 			}
 			again = append(again, Named{y.Name, y.DType, y.Shape, Bytes(make([]byte, y.Bytes))})
 		}

@@ -76,7 +76,11 @@ func readPlacement(ctx context.Context, files disk.Files, n *names) (*placement,
 				r.Fail("a tensor's name with a NUL in it")
 				return
 			}
-			k := n.key(name)
+			k, ok := n.key(name)
+			if !ok {
+				r.Fail("tensor %s: %s", show(string(name)), n.differs())
+				return
+			}
 			if _, fresh := p.table.insert(k); !fresh {
 				r.Fail("tensor %s a second time", n.show(k))
 				return

@@ -25,9 +25,6 @@ const (
 	weightEps   = 1e-20
 )
 
-// prefix of every tensor of the text model.
-const prefix = "language_model."
-
 // matrix indexes the tape; none marks a matrix the model does not have.
 type matrix int
 
@@ -101,9 +98,10 @@ func (b *builder) fail(err error) {
 }
 
 func (b *builder) tensor(name string) checkpoint.Tensor {
-	t, ok := b.source.Index.Lookup(prefix + name)
+	name = checkpoint.TextName(name)
+	t, ok := b.source.Index.Lookup(name)
 	if !ok {
-		b.fail(fmt.Errorf("graph: find %s%s: %w", prefix, name, checkpoint.ErrFormat))
+		b.fail(fmt.Errorf("graph: find %s: %w", name, checkpoint.ErrFormat))
 	}
 	return t
 }

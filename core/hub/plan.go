@@ -8,9 +8,9 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
 )
@@ -221,19 +221,12 @@ func shardsOfLayers(index []byte, n int) (map[string]bool, error) {
 	}
 	shards, most := map[string]bool{}, -1
 	for name, shard := range x.Map {
-		rest, ok := strings.CutPrefix(name, "language_model.")
+		tensor, ok := checkpoint.ParseName(name)
 		if !ok {
 			continue // vision
 		}
-		if rest, ok = strings.CutPrefix(rest, "model.layers."); ok {
-			number, _, _ := strings.Cut(rest, ".")
-			layer, err := strconv.Atoi(number)
-			if err != nil {
-				return nil, fault.Errorf(ErrMetadata, "%s: tensor %s has no layer", indexFile, clean(name))
-			}
-			if most = max(most, layer); layer >= n {
-				continue
-			}
+		if most = max(most, tensor.Layer); tensor.Layer >= n {
+			continue
 		}
 		shards[shard] = true
 	}

@@ -17,9 +17,6 @@ const (
 	align       = 4096      // what the runs of a pack are aligned to
 	maxManifest = 100 << 20 // the size above which a file cannot be a list of tensors
 	maxRank     = 8
-	layerPrefix = "language_model.model.layers."
-	expertPart  = ".block_sparse_moe.experts."
-	head        = "language_model.lm_head.weight"
 )
 
 // manifest is the list of what a pack has, its .json file.
@@ -252,16 +249,12 @@ func (list *manifest) matches(m *checkpoint.Model) error {
 		return fmt.Errorf("it has %d layers, the checkpoint %d", list.count, n)
 	}
 	for i, l := range list.layers {
-		prefix := fmt.Sprintf("%s%d.", layerPrefix, i)
-		if i == m.Config.Layers {
-			prefix = head
-		}
 		for _, e := range l.tensors {
 			t, ok := m.Index.Lookup(e.name)
 			switch {
 			case !ok:
 				return fmt.Errorf("tensor %q is not in the checkpoint", e.name)
-			case !strings.HasPrefix(e.name, prefix) || strings.Contains(e.name, expertPart):
+			case layerOfTensor(e.name, m.Config.Layers) != i:
 				return fmt.Errorf("tensor %q is not of the trunk of layer %d", e.name, i)
 			case e.dtype != t.DType.String() || e.shape != nil && !slices.Equal(e.shape, t.Shape) || e.frameRows == 0 && e.bytes != t.Bytes:
 				return fmt.Errorf("tensor %s is %s %v of %d bytes, in the checkpoint %s %v of %d", e.name, e.dtype, e.shape, e.bytes,
@@ -270,6 +263,18 @@ func (list *manifest) matches(m *checkpoint.Model) error {
 		}
 	}
 	return nil
+}
+
+// layerOfTensor is the layer in a pack of a model of n layers that a tensor belongs to: n for lm_head, which only compressed
+// packs have, and -1 for what no pack has.
+func layerOfTensor(name string, n int) int {
+	if name == checkpoint.Head {
+		return n
+	}
+	if t, ok := checkpoint.ParseName(name); ok && t.Expert < 0 && t.Layer < n {
+		return t.Layer
+	}
+	return -1
 }
 
 // text is the manifest as its file has it, spaced as the public packs are.

@@ -158,7 +158,7 @@ func TestEveryTrunkTensorOfALayerIsInThePack(t *testing.T) {
 			for s := range checkpoint.Required(m.Config, m.Quantized) {
 				x, _ := m.Index.Lookup(s.Name())
 				_, _, f, ok := p.Locate(x)
-				if want := s.Layer >= 0 && s.Expert < 0 || compress && x.Name == head; ok != want {
+				if want := s.Layer >= 0 && s.Expert < 0 || compress && x.Name == checkpoint.Head; ok != want {
 					t.Errorf("%s is there: %v, want %v", x.Name, ok, want)
 				} else if ok {
 					got, want := make([]byte, x.Bytes), make([]byte, x.Bytes)
@@ -181,6 +181,39 @@ func TestEveryTrunkTensorOfALayerIsInThePack(t *testing.T) {
 			if err := p.Close(); err != nil {
 				t.Error(err)
 			}
+		}
+	}
+}
+
+// A re-upload that leaves language_model. out of its names is the same model, and so is its pack.
+func TestAPackHasTheReleasedNames(t *testing.T) {
+	model := t.TempDir()
+	for _, name := range strings.Fields(names(t, tinyMX)) {
+		if name == "expect" {
+			continue
+		}
+		// JSON may have spaces there, so that the header keeps its length.
+		data := bytes.ReplaceAll(read(t, filepath.Join(tinyMX, name)), []byte(`"language_model.`), []byte(strings.Repeat(" ", 15)+`"`))
+		if err := os.WriteFile(filepath.Join(model, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	short := openModel(t, disk.Dir(model))
+	for _, o := range []Options{{}, {Compress: true}} {
+		want, got := t.TempDir(), t.TempDir()
+		write(t, tiny(t), want, o)
+		write(t, short, got, o)
+		for _, name := range strings.Fields(names(t, want)) {
+			if !bytes.Equal(read(t, filepath.Join(want, name)), read(t, filepath.Join(got, name))) {
+				t.Errorf("%+v: %s differs", o, name)
+			}
+		}
+		p, err := Open(t.Context(), disk.Dir(got), tiny(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

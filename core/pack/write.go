@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/k3infer/k3/core/checkpoint"
@@ -193,17 +192,9 @@ func (w *writer) collect() error {
 		w.runs = append(w.runs, run{})
 	}
 	for t := range w.m.Index.All() { // in the order of the files
-		n := w.m.Config.Layers
-		if !w.o.Compress || t.Name != head {
-			rest, ok := strings.CutPrefix(t.Name, layerPrefix)
-			if !ok || strings.Contains(t.Name, expertPart) {
-				continue
-			}
-			number, _, _ := strings.Cut(rest, ".")
-			var err error
-			if n, err = strconv.Atoi(number); err != nil || n < 0 || n >= w.m.Config.Layers {
-				continue // of no layer of this model
-			}
+		n := layerOfTensor(t.Name, w.m.Config.Layers)
+		if n < 0 || n >= len(w.runs) {
+			continue
 		}
 		w.runs[n].tensors = append(w.runs[n].tensors, t)
 		w.runs[n].bytes += t.Bytes

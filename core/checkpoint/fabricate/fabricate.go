@@ -64,8 +64,6 @@ type Result struct {
 }
 
 const (
-	embedding = "language_model.model.embed_tokens.weight"
-	head      = "language_model.lm_head.weight"
 	indexName = "model.safetensors.index.json"
 	// partial is the directory, in the one asked for, in which the files are made.
 	partial = "partial"

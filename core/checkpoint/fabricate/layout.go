@@ -176,7 +176,7 @@ func (o Options) stretches(t *tensor) []stretch {
 	}
 	rows, every, count := t.shape[0], 1, 1
 	switch name := t.name; {
-	case name == embedding || name == head:
+	case name == checkpoint.Embedding || name == checkpoint.Head:
 		count = min(rows, realRows)
 	case isRouter(name):
 		count = min(rows, realExperts)
