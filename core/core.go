@@ -493,7 +493,7 @@ func (e *Engine) Tokenizer() (*tokenizer.Tokenizer, error) {
 }
 
 // StopIDs are the ids that end a text: eos_token_id of the configuration files and, where there is a tokenizer, its end
-// of text.
+// of text. If the tokenizer cannot be used, they are the former, beside the error.
 func (e *Engine) StopIDs() ([]int, error) {
 	ids := slices.Clone(e.model.StopIDs)
 	t, err := e.Tokenizer()
@@ -501,7 +501,7 @@ func (e *Engine) StopIDs() ([]int, error) {
 		return ids, nil
 	}
 	if err != nil {
-		return nil, err
+		return ids, err
 	}
 	if id, ok := t.EOS(); ok && !slices.Contains(ids, id) {
 		ids = append(ids, id)

@@ -76,3 +76,65 @@ func specBytes(s checkpoint.Spec) int64 {
 	return n
 }
 
+// computeRounds is how many times MeasureCompute measures.
+const computeRounds = 5
+
+// MeasureCompute measures the rates of computing with a backend several times, in a fraction of a second; Disk stays 0. It takes
+// up to 256 MiB of memory, and no more than a quarter of what the machine has free.
+func MeasureCompute(ctx context.Context, backend string, threads int) ([]Rates, error) {
+	b, err := kernel.Select(backend)
+	if err != nil {
+		return nil, fmt.Errorf("core: measure: %w", err)
+	}
+	if threads == 0 {
+		threads = kernel.DefaultThreads()
+	}
+	pool := kernel.NewPool(b, threads)
+	defer pool.Close()
+	const cols = 7168
+	var account memory.Account
+	block, err := account.Allocate("measure", int(min(256<<20, max(16<<20, memory.Probe().Free().Free/4))))
+	if err != nil {
+		return nil, fmt.Errorf("core: measure: %w", err)
+	}
+	defer block.Free()
+	data := block.Bytes()
+	for i := range data {
+		data[i] = byte(i*7) &^ 0x40 // finite as BF16
+	}
+	x := make([]float32, cols)
+	for i := range x {
+		x[i] = float32(i%13) - 6
+	}
+	product := func(f kernel.Format) (rate func() float64) {
+		t := kernel.Tile{Format: f, Cols: cols, Stride: cols}
+		if f == kernel.MXFP4 {
+			t.Scale = make([]byte, len(data)/f.RowBytes(cols)*cols/kernel.GroupSize)
+			for i := range t.Scale {
+				t.Scale[i] = 127
+			}
+		}
+		t.Rows = len(data) / f.RowBytes(cols)
+		t.Data = data[:t.Rows*f.RowBytes(cols)]
+		t.Scale = t.Scale[:min(len(t.Scale), t.Rows*cols/kernel.GroupSize)]
+		packed := pool.Pack(make([]float32, pool.PackedLen(f, cols, 1)), f, x, cols, cols, 1)
+		dst := make([]float32, t.Rows)
+		return func() float64 {
+			const step = 256
+			start, done := time.Now(), 0
+			for from := 0; from+step <= t.Rows && time.Since(start) < 80*time.Millisecond && ctx.Err() == nil; from += step {
+				pool.Product(dst[from:], t.Rows, t.Slice(from, from+step), packed)
+				done += step
+			}
+			return float64(done*(f.RowBytes(cols)+len(t.Scale)/t.Rows)) / time.Since(start).Seconds()
+		}
+	}
+	trunk, experts := product(kernel.BF16), product(kernel.MXFP4)
+	trunk()
+	experts() // the first round finds nothing in place
+	all := make([]Rates, computeRounds)
+	for i := range all {
+		all[i] = Rates{Trunk: trunk(), Experts: experts()}
+	}
+	return all, ctx.Err()
+}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +19,6 @@ import (
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/memory"
-	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
 )
 
@@ -129,7 +127,7 @@ func newBencher(ctx context.Context, cmd *cobra.Command, kind string, f benchFla
 	}
 	c := &b.config
 	c.Generate.MaxTokens, c.Speculate = f.maxTokens, 0
-	if b.files, err = modelFiles(c.Model, "config.json"); err != nil {
+	if b.files, err = modelFiles(c.Model, configFile); err != nil {
 		return nil, err
 	}
 	prompt, err := b.readPrompt(cmd)
@@ -186,17 +184,14 @@ func (b *bencher) close() {
 // readPrompt decides the prompt and how long a context it needs, and returns the argument that passes it on.
 func (b *bencher) readPrompt(cmd *cobra.Command) (arg string, err error) {
 	f, c := &b.flags, &b.config
-	tok, err := tokenizer.Load(b.files)
-	if errors.Is(err, fs.ErrNotExist) {
-		tok, err = nil, nil
-	}
+	tok, without, err := anyTokenizer(b.files, !cmd.Flags().Changed("ids"))
 	if err != nil {
 		return "", err
 	}
 	var ids []int
 	switch {
 	case cmd.Flags().Changed("prompt") || cmd.Flags().Changed("prompt-file") || cmd.Flags().Changed("ids"):
-		ids, err = readPrompt(cmd, runFlags{prompt: f.prompt, promptFile: f.promptFile, ids: f.ids}, c.Model, tok)
+		ids, err = readPrompt(cmd, runFlags{prompt: f.prompt, promptFile: f.promptFile, ids: f.ids}, tok, without)
 	case tok != nil:
 		f.prompt = benchPrompt
 		ids, err = tok.Encode(benchPrompt)

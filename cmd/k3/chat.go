@@ -15,6 +15,7 @@ import (
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/speculate"
+	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
 )
 
@@ -79,11 +80,11 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	files, err := modelFiles(c.Model, "config.json")
+	files, err := modelFiles(c.Model, configFile)
 	if err != nil {
 		return err
 	}
-	if _, err := modelFiles(c.Model, "tiktoken.model"); err != nil {
+	if _, err := modelFiles(c.Model, tokenizer.Names...); err != nil {
 		return err
 	}
 	// Files are tried before the work, so that a wrong path does not cost it.

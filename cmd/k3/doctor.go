@@ -130,7 +130,7 @@ func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time
 	if d.Model == presets.DemoModel {
 		d.Model = defaultModel()
 	}
-	_, err := modelFiles(d.Model, "config.json")
+	_, err := modelFiles(d.Model, configFile)
 	d.Present = err == nil
 	d.Machine = thisMachine(disk.Existing(d.Model))
 	backend, err := kernel.Select(c.Compute.Backend)

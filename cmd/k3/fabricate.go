@@ -174,7 +174,7 @@ func (f *fabricateFlags) addTokenizer(c *checkpoint.Config) error {
 		files = demo.Files()
 	default:
 		var err error
-		if files, err = modelFiles(from, "tiktoken.model"); err != nil {
+		if files, err = modelFiles(from, tokenizer.Names...); err != nil {
 			return err
 		}
 	}
@@ -200,7 +200,7 @@ func (f *fabricateFlags) addTokenizer(c *checkpoint.Config) error {
 func (f *fabricateFlags) copyTokenizer(c *checkpoint.Config, t *tokenizer.Tokenizer, files disk.Files) error {
 	const most = 64 << 20
 	f.options.Extra = map[string][]byte{}
-	for _, name := range []string{"tiktoken.model", "tokenizer_config.json"} {
+	for _, name := range append(slices.Clone(tokenizer.Names), "tokenizer_config.json") {
 		data, err := disk.ReadAll(files, name, most)
 		switch {
 		case err == nil:

@@ -114,7 +114,7 @@ func inspect(cmd *cobra.Command, path string) (described, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return nil, inputf("inspect: %w", err)
+		return nil, noPath(path, err)
 	case info.IsDir():
 		return inspectModel(cmd, path)
 	case !info.Mode().IsRegular():
@@ -138,6 +138,16 @@ func inspect(cmd *cobra.Command, path string) (described, error) {
 	return r, nil
 }
 
+// noPath says why nothing could be looked at: what has no ending is meant to be a model's directory.
+func noPath(path string, err error) error {
+	if filepath.Ext(path) == "" || strings.HasPrefix(path, "~") {
+		if err := recognise(path, configFile); err != nil {
+			return err
+		}
+	}
+	return inputf("inspect: %w", err)
+}
+
 func inspectConfig(path string) (*inspection, error) {
 	dir, name := filepath.Split(path)
 	if dir == "" {
@@ -156,7 +166,7 @@ func inspectConfig(path string) (*inspection, error) {
 }
 
 func inspectModel(cmd *cobra.Command, path string) (*inspection, error) {
-	files, err := modelFiles(path, "config.json")
+	files, err := modelFiles(path, configFile)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func (f *inspectFlags) look(cmd *cobra.Command) (func(cmd *cobra.Command, path s
 func openTensors(cmd *cobra.Command, path string) (m *checkpoint.Model, index *checkpoint.Index, src stats.Source, close func() error, err error) {
 	info, err := os.Stat(path)
 	if path == presets.DemoModel || err == nil && info.IsDir() {
-		files, err := modelFiles(path, "config.json")
+		files, err := modelFiles(path, configFile)
 		if err != nil {
 			return nil, nil, nil, nil, err
 		}
@@ -91,7 +91,7 @@ func openTensors(cmd *cobra.Command, path string) (m *checkpoint.Model, index *c
 		return m, m.Index, m, m.Close, nil
 	}
 	if err != nil {
-		return nil, nil, nil, nil, inputf("inspect: %w", err)
+		return nil, nil, nil, nil, noPath(path, err)
 	}
 	dir, name := filepath.Split(path)
 	if dir == "" {

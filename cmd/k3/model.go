@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -15,7 +16,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/hub"
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
@@ -58,38 +61,46 @@ func loadConfig(cmd *cobra.Command) (presets.Config, error) {
 	return presets.Load(cmd.Flags(), os.Environ())
 }
 
-// modelFiles returns the files of the model that the configuration names; needed is a file it must have.
-func modelFiles(model, needed string) (disk.Files, error) {
+// configFile is the file that a directory must have to be a model's.
+const configFile = "config.json"
+
+// modelFiles returns the files of the model that the configuration names; it must have one of needed.
+func modelFiles(model string, needed ...string) (disk.Files, error) {
 	if model == presets.DemoModel {
 		return demo.Files(), nil
 	}
-	info, err := os.Stat(model)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, noModel(model, "there is no such directory")
-	case err != nil:
-		return nil, inputf("model: %w", err)
-	case !info.IsDir():
-		return nil, inputf("model %s: not a directory", model)
-	}
-	files := disk.Dir(model)
-	f, err := files.Open(needed)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, noModel(model, needed+" is missing")
-	}
-	if err != nil {
-		return nil, inputf("model %s: %w", model, err)
-	}
-	return files, f.Close()
+	return disk.Dir(model), recognise(model, needed...)
 }
 
-// noModel says that the model is not in its place, and how to get it there.
-func noModel(dir, cause string) error {
-	return coded{exitInput, &hinted{
-		fmt.Errorf("no model in %s: %s", dir, cause),
-		fmt.Sprintf("k3 download %s fetches it (1.56 TB); --model demo is the small model built in", quoteArgument(dir)),
-	}}
+// recognise says what is wrong with the directory of a model, if that can be said without opening the model, and what helps.
+func recognise(dir string, needed ...string) error {
+	err := checkpoint.Recognise(dir, needed...)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, checkpoint.ErrNothing):
+		return coded{exitInput, &hinted{
+			fmt.Errorf("no model in %s: %w", dir, err),
+			fmt.Sprintf("k3 download %s fetches it (1.56 TB); --model demo is the small model built in", quoteArgument(dir)),
+		}}
+	case errors.Is(err, checkpoint.ErrUnfinished):
+		return coded{exitInput, &hinted{fmt.Errorf("model %s: %w", dir, err), goOn(dir) + " fetches what is missing"}}
+	}
+	return inputf("model %s: %w", dir, err)
 }
+
+// goOn is the command that goes on with the download of a directory.
+func goOn(dir string) string {
+	command := "k3 download " + quoteArgument(dir)
+	names, _ := disk.Dir(dir).List() // without them the command asks for more than it need
+	if _, err := hub.ReadManifest(dir); err != nil && !slices.ContainsFunc(names, releasedShard) {
+		command += " --repo OWNER/NAME"
+	}
+	return command
+}
+
+// releasedShard tells by the name of a shard whether its model can be the released one.
+func releasedShard(name string) bool { return strings.HasSuffix(name, "-of-000096.safetensors") }
 
 // engineOptions are the options that every command opens the model with; notices go to the user above the progress line.
 func engineOptions(c presets.Config, files disk.Files, line *progress) core.Options {
@@ -127,11 +138,26 @@ func announceDemo(w io.Writer, c presets.Config, flags *pflag.FlagSet) {
 
 // loadTokenizer loads the tokenizer of the model.
 func loadTokenizer(model string) (*tokenizer.Tokenizer, error) {
-	files, err := modelFiles(model, "tiktoken.model")
+	files, err := modelFiles(model, tokenizer.Names...)
 	if err != nil {
 		return nil, err
 	}
 	return tokenizer.Load(files)
+}
+
+// anyTokenizer loads the tokenizer of a model, or gives nil and why it has none that can be used. That is an error if the
+// tokenizer is needed and is there.
+func anyTokenizer(files disk.Files, needed bool) (tok *tokenizer.Tokenizer, without string, err error) {
+	tok, err = tokenizer.Load(files)
+	switch {
+	case err == nil:
+		return tok, "", nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Sprintf("model %s has no tokenizer (%s)", files.Name(), strings.Join(tokenizer.Names, " or ")), nil
+	case needed:
+		return nil, "", err
+	}
+	return nil, fmt.Sprintf("the tokenizer cannot be used (%v)", err), nil
 }
 
 // readInput reads the file at path, or stdin for "-".

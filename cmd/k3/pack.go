@@ -47,7 +47,7 @@ func packCommand() *cobra.Command {
 }
 
 func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool) error {
-	files, err := modelFiles(model, "config.json")
+	files, err := modelFiles(model, configFile)
 	if err != nil {
 		return err
 	}

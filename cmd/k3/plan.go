@@ -96,7 +96,7 @@ func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 	}()
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
 	defer line.clear()
-	files, err := modelFiles(c.Model, "config.json")
+	files, err := modelFiles(c.Model, configFile)
 	if r.Present = err == nil; !r.Present && !awaited(cmd, c) {
 		return r, err
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -96,19 +95,17 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 			c.Generate.MaxTokens = longAnswer
 		}
 	}
-	files, err := modelFiles(c.Model, "config.json")
+	files, err := modelFiles(c.Model, configFile)
 	if err != nil {
 		return err
 	}
-	tok, err := tokenizer.Load(files)
-	if errors.Is(err, fs.ErrNotExist) {
-		tok, err = nil, nil
-	}
+	text := cmd.Flags().Changed("prompt") || cmd.Flags().Changed("prompt-file")
+	tok, without, err := anyTokenizer(files, text || len(c.Generate.Stop) > 0)
 	if err != nil {
 		return err
 	}
 	if tok == nil && len(c.Generate.Stop) > 0 {
-		return inputf("model %s has no tokenizer (tiktoken.model), which --stop needs", c.Model)
+		return inputf("%s, which --stop needs", without)
 	}
 	restored := 0
 	if f.loadSession != "" {
@@ -123,7 +120,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 			restored += replyRoom
 		}
 	}
-	prompt, err := readPrompt(cmd, f, c.Model, tok)
+	prompt, err := readPrompt(cmd, f, tok, without)
 	if err != nil {
 		return err
 	}
@@ -134,7 +131,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if !f.quiet {
 		announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
 		if tok == nil && !f.printIDs {
-			fmt.Fprintf(cmd.ErrOrStderr(), "k3: model %s has no tokenizer (tiktoken.model): writing ids\n", c.Model)
+			fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s: writing ids\n", without)
 		}
 	}
 	var o outputs
@@ -176,7 +173,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 		Progress: line.update, Interrupt: interrupt,
 	}
 	if !c.Generate.IgnoreEOS {
-		if generate.Stop, err = engine.StopIDs(); err != nil {
+		if generate.Stop, err = engine.StopIDs(); err != nil && tok != nil {
 			return err
 		}
 	}
@@ -291,8 +288,8 @@ func (f *runFlags) goOn(cmd *cobra.Command, previous savedRun) error {
 	return nil
 }
 
-// readPrompt returns the prompt's ids, none if it was not given; tok is nil if the model has no tokenizer.
-func readPrompt(cmd *cobra.Command, f runFlags, model string, tok *tokenizer.Tokenizer) ([]int, error) {
+// readPrompt returns the prompt's ids, none if it was not given; tok is nil if the model has no tokenizer, and without says so.
+func readPrompt(cmd *cobra.Command, f runFlags, tok *tokenizer.Tokenizer, without string) ([]int, error) {
 	if cmd.Flags().Changed("ids") {
 		ids, err := parseIDs(f.ids)
 		if err != nil {
@@ -304,7 +301,7 @@ func readPrompt(cmd *cobra.Command, f runFlags, model string, tok *tokenizer.Tok
 		return nil, nil
 	}
 	if tok == nil {
-		return nil, inputf("model %s has no tokenizer (tiktoken.model): give the prompt as --ids", model)
+		return nil, inputf("%s: give the prompt as --ids", without)
 	}
 	what, text := "--prompt", f.prompt
 	if cmd.Flags().Changed("prompt-file") {
@@ -348,7 +345,7 @@ func contextFor(files disk.Files, c presets.Config, prompt int) (int, error) {
 	}
 	config, err := checkpoint.ParseConfig(data)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("model %s: %w", files.Name(), err)
 	}
 	need := prompt + c.Generate.MaxTokens
 	if limit := config.MaxPositions; limit > 0 && need > limit {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ func TestMain(m *testing.M) {
 //	write FILE GOSTRING         writes the bytes of a quoted Go string, which need not be text
 //	joined FILE FILE NEW        writes the ids of two files to a new one
 //	size FILE BYTES             FILE has that many bytes
+//	edit FILE OLD NEW           replaces all OLD by NEW, in a safetensors file in its header
 //	safetensors FILE HEADER GOSTRING   writes a safetensors file with that header and the bytes as data
 //
 // and the condition [fixtures], that the public test data is at $FIXTURES.
@@ -89,6 +91,22 @@ func TestScripts(t *testing.T) {
 				if got := strconv.FormatInt(info.Size(), 10); got != args[1] {
 					ts.Fatalf("%s has %s bytes, want %s", args[0], got, args[1])
 				}
+			},
+			"edit": func(ts *testscript.TestScript, neg bool, args []string) {
+				data := []byte(ts.ReadFile(args[0]))
+				if !bytes.Contains(data, []byte(args[1])) {
+					ts.Fatalf("%s has no %q", args[0], args[1])
+				}
+				if strings.HasSuffix(args[0], ".safetensors") {
+					end := 8 + binary.LittleEndian.Uint64(data)
+					header := bytes.ReplaceAll(data[8:end], []byte(args[1]), []byte(args[2]))
+					rest := data[end:]
+					data = binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+					data = append(append(data, header...), rest...)
+				} else {
+					data = bytes.ReplaceAll(data, []byte(args[1]), []byte(args[2]))
+				}
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), data, 0o600))
 			},
 			"safetensors": func(ts *testscript.TestScript, neg bool, args []string) {
 				data, err := strconv.Unquote(`"` + args[2] + `"`)

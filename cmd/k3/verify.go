@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/hub"
 	"github.com/k3infer/k3/core/verify"
@@ -50,11 +51,11 @@ func verifyCommand() *cobra.Command {
 func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet bool) error {
 	files, place := demo.Files(), ""
 	if dir != presets.DemoModel {
-		switch info, err := os.Stat(dir); {
-		case err != nil:
-			return noModel(dir, "there is no such directory")
-		case !info.IsDir():
-			return inputf("%s: not a directory", dir)
+		// What is missing of a model is listed with all that is wrong with it, and so is what a download left, whatever it was of.
+		_, unknown := hub.ReadManifest(dir)
+		err := recognise(dir, configFile)
+		if errors.Is(err, checkpoint.ErrNothing) || errors.Is(err, checkpoint.ErrOther) && unknown != nil {
+			return err
 		}
 		files, place = disk.Dir(dir), dir
 	}
@@ -122,12 +123,7 @@ func fetchCommand(r *verify.Report, dir string) string {
 
 // released tells by the names of the shards whether this can be the released model.
 func released(r *verify.Report) bool {
-	for _, f := range r.Files {
-		if strings.HasSuffix(f.Name, "-of-000096.safetensors") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Files, func(f verify.File) bool { return releasedShard(f.Name) })
 }
 
 // writeVerified says what was found.

@@ -5,6 +5,7 @@ package checkpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
@@ -27,6 +28,8 @@ type Model struct {
 	known          Fingerprint // once it was computed
 }
 
+const configFile = "config.json"
+
 // maxConfig is the size of config.json above which it cannot be one.
 const maxConfig = 1 << 20
 
@@ -43,7 +46,7 @@ func Open(ctx context.Context, files disk.Files) (*Model, error) {
 
 func (m *Model) open(ctx context.Context) error {
 	where := "checkpoint: open " + m.Files.Name()
-	name, data, err := readSmall(m.Files, "config.json")
+	name, data, err := readSmall(m.Files, configFile)
 	if notExist(err) {
 		return &problems{where, []error{fault.Errorf(ErrFormat, "config.json is missing")}}
 	}
@@ -80,6 +83,8 @@ func (m *Model) open(ctx context.Context) error {
 	}
 
 	p := &problems{where: where}
+	var foreign some // shards that are something else, all for one reason most of the time
+	var what *foreignError
 	for n, name := range names {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%s: %w", where, err)
@@ -95,9 +100,15 @@ func (m *Model) open(ctx context.Context) error {
 		}
 		m.shards = append(m.shards, f)
 		m.Index.shards = append(m.Index.shards, Shard{name, f.Size()})
-		if err := b.shard(ctx, f, n); err != nil {
+		switch err := b.shard(ctx, f, n); {
+		case errors.As(err, &what):
+			foreign.add(func() string { return name })
+		case err != nil:
 			p.add(fmt.Errorf("%s: %w", name, err))
 		}
+	}
+	if foreign.n > 0 {
+		p.add(fmt.Errorf("%s: %w", foreign.short(), what))
 	}
 	if err := p.err(); err != nil {
 		return err

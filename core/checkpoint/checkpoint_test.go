@@ -277,7 +277,7 @@ func TestShardFaultsAreListedTogether(t *testing.T) {
 		files[shardName(1, 3)].size += 5
 		files.put(shardName(2, 3), []byte("version https://git-lfs.github.com/spec/v1\n"))
 		refuses(t, files, ErrFormat, shardName(0, 3)+": tensor mm_projector.0: it ends at byte", "2097152 bytes too short",
-			shardName(1, 3)+": the file is 5 bytes longer", shardName(2, 3)+": the header length")
+			shardName(1, 3)+": the file is 5 bytes longer", shardName(2, 3)+": this is a git-lfs pointer")
 	})
 	t.Run("all missing", func(t *testing.T) {
 		files := small(t, true, nil)

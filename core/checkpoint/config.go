@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/k3infer/k3/core/internal/content"
 	"github.com/k3infer/k3/core/internal/fault"
 	"github.com/k3infer/k3/core/internal/strictjson"
 )
@@ -71,6 +72,9 @@ func parseConfig(name string, data []byte) (*Config, error) {
 	p := &configParser{problems{where: "checkpoint: parse " + name}}
 	var c *Config
 	if root, ok := p.object(data); ok {
+		if what := otherModel(root); what != "" {
+			return nil, &otherError{p.where + ": ", "this is " + what}
+		}
 		c = p.config(scope{value: root})
 	}
 	if err := p.err(); err != nil {
@@ -90,6 +94,10 @@ func parseGeneration(name string, data []byte, vocab int) ([]int, error) {
 }
 
 func (p *configParser) object(data []byte) (strictjson.Value, bool) {
+	if what := content.Recognise(data[:min(len(data), content.Head)]); what != "" {
+		p.failf("this is %s", what)
+		return strictjson.Value{}, false
+	}
 	root, err := strictjson.Parse(data)
 	switch {
 	case err != nil:

@@ -68,6 +68,14 @@ func (s *some) String() string {
 	return text
 }
 
+// short is the first and how many there are besides.
+func (s *some) short() string {
+	if s.n == 1 {
+		return s.first[0]
+	}
+	return fmt.Sprintf("%s and %d more", s.first[0], s.n-1)
+}
+
 const shown = 200 // bytes of a text from a file that a message repeats
 
 // show makes a text from a file fit for a line of a message.

@@ -79,7 +79,7 @@ func (x *Examination) file(name string, err error) {
 
 func (x *Examination) examine(ctx context.Context) error {
 	m := &x.model
-	const config, generation = "config.json", "generation_config.json"
+	const config, generation = configFile, "generation_config.json"
 	name, data, err := readSmall(m.Files, config)
 	if err == nil {
 		x.Config, err = parseConfig(name, data)

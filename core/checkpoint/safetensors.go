@@ -72,15 +72,23 @@ type pending struct {
 func (b *builder) shard(ctx context.Context, f disk.File, n int) error {
 	var length [8]byte
 	if f.Size() < int64(len(length)) {
+		if what := foreign(f); what != nil {
+			return what
+		}
 		return fault.Errorf(ErrFormat, "%d bytes are too few for a safetensors file", f.Size())
 	}
 	if err := disk.ReadFull(f, length[:], 0); err != nil {
 		return err
 	}
 	header, room := binary.LittleEndian.Uint64(length[:]), uint64(f.Size())-uint64(len(length))
+	if header == 0 || header > room || header > maxHeader {
+		if what := foreign(f); what != nil {
+			return what
+		}
+	}
 	switch {
 	case header == 0:
-		return fault.Errorf(ErrFormat, "the header length is 0")
+		return fault.Errorf(ErrFormat, "the header length is 0: it begins with zeros, as a download does that was not finished")
 	case header > room:
 		return fault.Errorf(ErrFormat, "the header length %d is more than the %d bytes that follow", header, room)
 	case header > maxHeader:

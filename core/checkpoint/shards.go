@@ -103,6 +103,9 @@ func readPlacement(ctx context.Context, files disk.Files, n *names) (*placement,
 		r.Fail("no tensors in weight_map")
 	}
 	if err := r.Err(); err != nil {
+		if what := foreign(f); what != nil {
+			return nil, fmt.Errorf("%s: %w", indexFile, what)
+		}
 		return nil, jsonFault(indexFile+": ", err)
 	}
 	p.seen = make([]bool, len(p.shard))

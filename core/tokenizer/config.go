@@ -4,15 +4,20 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/k3infer/k3/core/internal/content"
 )
 
 // config is what tokenizer_config.json says about added tokens; the rest of the file does not concern ids.
 type config struct {
 	contents map[int]string
-	bos, eos string // contents, "" for none
+	bos, eos string   // contents, "" for none
+	named    []string // contents of all tokens that are named apart from contents, such as these
 }
 
 // parseConfig reads tokenizer_config.json for a vocabulary of that many ranks. Two values for one key, which encoding/json would
@@ -27,9 +32,13 @@ func parseConfig(data []byte, ranks int) (config, error) {
 	err := object(d, "the file", func(key string) (err error) {
 		switch key {
 		case "bos_token":
-			c.bos, err = content(d, key, true)
+			c.bos, err = contentOf(d, key, true)
 		case "eos_token":
-			c.eos, err = content(d, key, true)
+			c.eos, err = contentOf(d, key, true)
+		case "pad_token", "unk_token", "extra_special_tokens", "additional_special_tokens":
+			var value any
+			err = d.Decode(&value)
+			c.name(value)
 		case "added_tokens_decoder":
 			return object(d, key, func(name string) error {
 				field := fmt.Sprintf("%s[%q]", key, name)
@@ -42,7 +51,7 @@ func parseConfig(data []byte, ranks int) (config, error) {
 				case id >= math.MaxInt32:
 					return fmt.Errorf("%w: %s: the id is too large", ErrFormat, field)
 				}
-				text, err := content(d, field, false)
+				text, err := contentOf(d, field, false)
 				if err != nil {
 					return err
 				}
@@ -57,7 +66,67 @@ func parseConfig(data []byte, ranks int) (config, error) {
 		}
 		return err
 	})
+	c.name([]any{c.bos, c.eos})
 	return c, err
+}
+
+// name notes the contents in a value: one, a list of them, or an object with them, each a text or an object that has it.
+func (c *config) name(value any) {
+	switch v := value.(type) {
+	case string:
+		if v != "" && !slices.Contains(c.named, v) {
+			c.named = append(c.named, v)
+		}
+	case []any:
+		for _, x := range v {
+			c.name(x)
+		}
+	case map[string]any:
+		if x, ok := v["content"]; ok {
+			c.name(x)
+			return
+		}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			c.name(v[key])
+		}
+	}
+}
+
+// releasedIDs are the ids of named tokens after the ranks of the released vocabulary.
+var releasedIDs = map[string]int{
+	"[BOS]": 163584, "[EOS]": 163585, "<|end_of_msg|>": 163586, "<|open|>": 163587, "<|close|>": 163588, "<|sep|>": 163589,
+	"[start_header_id]": 163590, "[end_header_id]": 163591, "[EOT]": 163593, "<|media_begin|>": 163602, "<|media_content|>": 163603,
+	"<|media_end|>": 163604, "<|media_pad|>": 163605, "<osagent_mode>": 163649, "[UNK]": 163838, "[PAD]": 163839,
+}
+
+// addedTokens are the added tokens where tokenizer_config.json only names some, as transformers 5 leaves it: tokenizer.json has
+// them all. Without one, which is what more being nil says, they are known if they are all of the released vocabulary.
+func addedTokens(more *tokenizerJSON, named []string, ranks int) (map[int]string, error) {
+	if more != nil {
+		for id, text := range more.added {
+			if id < ranks {
+				return nil, fmt.Errorf("%w: %s: the added token %.40q has the id %d, inside the %d ranks", ErrFormat, jsonFile, text, id, ranks)
+			}
+		}
+		return more.added, nil
+	}
+	contents := map[int]string{}
+	for _, text := range named {
+		id, ok := releasedIDs[text]
+		if !ok || ranks != releasedIDs["[BOS]"] {
+			return nil, nil
+		}
+		contents[id] = text
+	}
+	return contents, nil
+}
+
+// instead is the error of reading data, or what data is in place of what it should be.
+func instead(data []byte, err error) error {
+	if what := content.Recognise(data[:min(len(data), content.Head)]); what != "" {
+		return fmt.Errorf("%w: this is %s", ErrFormat, what)
+	}
+	return err
 }
 
 // jsonError says where data, which is not valid JSON in UTF-8, goes wrong.
@@ -93,8 +162,8 @@ func object(d *json.Decoder, field string, each func(key string) error) error {
 	return err
 }
 
-// content reads an added token: an object with its content, or, where the format allows it, just the content or null.
-func content(d *json.Decoder, field string, short bool) (string, error) {
+// contentOf reads an added token: an object with its content, or, where the format allows it, just the content or null.
+func contentOf(d *json.Decoder, field string, short bool) (string, error) {
 	var raw json.RawMessage
 	if err := d.Decode(&raw); err != nil {
 		return "", fmt.Errorf("%w: %s: %v", ErrFormat, field, err)

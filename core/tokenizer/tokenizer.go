@@ -37,18 +37,38 @@ type Tokenizer struct {
 	limits     limits
 }
 
+const ranksFile, jsonFile, configFile = "tiktoken.model", "tokenizer.json", "tokenizer_config.json"
+
+// Names are the files that have the ranks, of which Load needs one.
+var Names = []string{ranksFile, jsonFile}
+
 // Load reads tiktoken.model and tokenizer_config.json. Without the latter, which a directory with nothing but ranks may lack,
-// all ids after the ranks are reserved ones and there is no EOS. Damaged files give an error that matches ErrFormat and names
-// the file and the line or field.
+// all ids after the ranks are reserved ones and there is no EOS. What they do not have, the ranks or the added tokens, comes
+// from tokenizer.json, where it can be had exactly. Damaged files give an error that matches ErrFormat and names the file and
+// the line or field; without ranks it matches fs.ErrNotExist.
 func Load(files disk.Files) (*Tokenizer, error) {
-	const ranksFile, configFile = "tiktoken.model", "tokenizer_config.json"
-	data, err := disk.ReadAll(files, ranksFile, 256<<20)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: load: %w", err)
+	fail := func(file string, err error) (*Tokenizer, error) {
+		return nil, fmt.Errorf("tokenizer: load %s in %s: %w", file, files.Name(), err)
 	}
 	t := &Tokenizer{bos: -1, eos: -1, limits: reference}
-	if t.vocabulary, err = parseVocabulary(data); err != nil {
-		return nil, fmt.Errorf("tokenizer: load %s in %s: %w", ranksFile, files.Name(), err)
+	var more *tokenizerJSON // nil as long as nothing of it is needed
+	data, err := disk.ReadAll(files, ranksFile, 256<<20)
+	switch {
+	case err == nil:
+		if t.vocabulary, err = parseVocabulary(data); err != nil {
+			return fail(ranksFile, instead(data, err))
+		}
+	case errors.Is(err, fs.ErrNotExist):
+		more, err = loadJSON(files, true)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("tokenizer: load: neither %s nor %s: %w", ranksFile, jsonFile, err)
+		}
+		if err != nil {
+			return fail(jsonFile, err)
+		}
+		t.vocabulary = more.vocabulary
+	default:
+		return nil, fmt.Errorf("tokenizer: load: %w", err)
 	}
 	var c config
 	switch data, err = disk.ReadAll(files, configFile, 64<<20); {
@@ -57,7 +77,20 @@ func Load(files disk.Files) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: load: %w", err)
 	default:
 		if c, err = parseConfig(data, t.vocabulary.size()); err != nil {
-			return nil, fmt.Errorf("tokenizer: load %s in %s: %w", configFile, files.Name(), err)
+			return fail(configFile, instead(data, err))
+		}
+	}
+	if len(c.contents) == 0 && len(c.named) > 0 || more != nil && len(c.contents) == 0 {
+		if more == nil {
+			more, err = loadJSON(files, false)
+		}
+		switch {
+		case err == nil || errors.Is(err, fs.ErrNotExist):
+		default:
+			return fail(jsonFile, err)
+		}
+		if c.contents, err = addedTokens(more, c.named, t.vocabulary.size()); err != nil {
+			return fail(configFile, err)
 		}
 	}
 	t.contents, t.ids = c.contents, make(map[string]int, len(c.contents))
@@ -79,8 +112,11 @@ func Load(files disk.Files) (*Tokenizer, error) {
 		}
 		id, ok := t.Special(named.content)
 		if !ok {
-			return nil, fmt.Errorf("tokenizer: load %s in %s: %w: %s: %q is not among the added tokens",
-				configFile, files.Name(), ErrFormat, named.field, named.content)
+			among := "among the added tokens"
+			if len(c.contents) == 0 {
+				among = "an added token: there is neither an added_tokens_decoder nor a " + jsonFile + " that has any"
+			}
+			return fail(configFile, fmt.Errorf("%w: %s: %q is not %s", ErrFormat, named.field, named.content, among))
 		}
 		*named.id = id
 	}

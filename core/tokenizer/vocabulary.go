@@ -114,41 +114,59 @@ func parseVocabulary(data []byte) (*vocabulary, error) {
 	}
 	// n different ranks below n: none is missing.
 
-	v := &vocabulary{
-		arena:    make([]byte, 0, len(data)*3/4),
-		ends:     make([]uint32, n),
-		seed:     maphash.MakeSeed(),
-		table:    make([]uint32, 1<<bits.Len(uint(n+n/4))),
-		rankBits: bits.Len(uint(n)),
-	}
-	for rank, i := range order {
+	v := newVocabulary(n, len(data)*3/4)
+	var token []byte
+	for _, i := range order {
 		p := places[i-1]
 		encoded := data[p.start:p.end]
-		before := len(v.arena)
 		var err error
 		if bytes.IndexByte(encoded, '\r') >= 0 { // the decoder skips these
 			err = errors.New("carriage return inside")
 		} else {
-			v.arena, err = base64.StdEncoding.Strict().AppendDecode(v.arena, encoded)
+			token, err = base64.StdEncoding.Strict().AppendDecode(token[:0], encoded)
 		}
 		switch {
 		case err != nil:
 			return nil, at(int(p.line), "bad base64: %v", err)
-		case len(v.arena) == before:
+		case len(token) == 0:
 			return nil, at(int(p.line), "empty token")
 		}
-		v.ends[rank] = uint32(len(v.arena))
-		v.longest = max(v.longest, len(v.arena)-before)
-		if !v.insert(rank) {
-			other := v.rank(string(v.arena[before:]))
-			return nil, at(int(p.line), "token %.40q again, line %d has it", v.arena[before:], places[order[other]-1].line)
+		if !v.add(token) {
+			return nil, at(int(p.line), "token %.40q again, line %d has it", token, places[order[v.rank(string(token))]-1].line)
 		}
 	}
+	return v, v.finish()
+}
+
+// newVocabulary has room for n tokens of so many bytes together, which add takes in the order of their ranks.
+func newVocabulary(n, size int) *vocabulary {
+	return &vocabulary{
+		arena:    make([]byte, 0, size),
+		ends:     make([]uint32, 0, n),
+		seed:     maphash.MakeSeed(),
+		table:    make([]uint32, 1<<bits.Len(uint(n+n/4))),
+		rankBits: bits.Len(uint(n)),
+	}
+}
+
+// add gives a token the next rank, unless it has one already.
+func (v *vocabulary) add(token []byte) bool {
+	v.arena = append(v.arena, token...)
+	v.ends = append(v.ends, uint32(len(v.arena)))
+	if !v.insert(len(v.ends) - 1) {
+		return false
+	}
+	v.longest = max(v.longest, len(token))
+	return true
+}
+
+// finish checks that there is a token for each single byte.
+func (v *vocabulary) finish() error {
 	v.arena = bytes.Clone(v.arena)
 	for b := range 256 {
 		if v.rank(string([]byte{byte(b)})) == none {
-			return nil, fmt.Errorf("%w: the single byte 0x%02x has no token", ErrFormat, b)
+			return fmt.Errorf("%w: the single byte 0x%02x has no token", ErrFormat, b)
 		}
 	}
-	return v, nil
+	return nil
 }

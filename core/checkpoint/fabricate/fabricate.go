@@ -334,7 +334,7 @@ func (w *writer) publish(work string) error {
 // isModelFile reports whether a file belongs to a checkpoint, so that it must go before another one comes.
 func isModelFile(name string) bool {
 	switch name {
-	case "config.json", "generation_config.json", indexName, "model.safetensors", "tiktoken.model", "tokenizer_config.json":
+	case "config.json", "generation_config.json", indexName, "model.safetensors", "tiktoken.model", "tokenizer.json", "tokenizer_config.json":
 		return true
 	}
 	return strings.HasPrefix(name, "model-") && strings.HasSuffix(name, ".safetensors")
