@@ -9,6 +9,7 @@ import (
 // Names of tensors are those of the released checkpoint everywhere in this program, in packs and fingerprints too. There, a
 // tensor of the text model begins with prefix. Checkpoints that were published anew with the text model alone leave it out;
 // Open and Examine put it back.
+// So it is with the type of the routed experts' scales, which are U8 or, by another name for the same bytes, F8_E8M0.
 const prefix = "language_model."
 
 const (
@@ -57,6 +58,9 @@ func ParseName(name string) (Name, bool) {
 	}
 	return n, true
 }
+
+// scale is what the names of the routed experts' scales end with.
+const scale = ".weight_scale"
 
 const expertPart = "block_sparse_moe.experts."
 

@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
@@ -270,6 +271,9 @@ func (b *builder) tensor(t *pending) {
 	case !offsets:
 		r.Fail("data_offsets is missing")
 		return
+	}
+	if names := &b.index.names; dtype == F8E8M0 && names.model && strings.HasSuffix(names.pattern[t.key.pattern], scale) {
+		dtype = U8
 	}
 	size, ok := byteSize(dtype, b.dims)
 	switch {

@@ -16,7 +16,6 @@ type Spec struct {
 	Shape   []int  // as released; shared between specs, do not change
 	loose   bool
 	other   []int // another accepted shape
-	scale   bool  // E8M0 scales: F8_E8M0 is another name for these bytes
 }
 
 // Name is the tensor's full name.
@@ -28,12 +27,9 @@ func (s Spec) Name() string {
 	return name
 }
 
-// Accepts reports whether a tensor of this type and shape will do: U8 only where it is asked for, F8_E8M0 for scales, BF16, F16
-// or F32 elsewhere; A_log per head or padded to the head width; A_log and convolutions with or without dimensions of one.
+// Accepts reports whether a tensor of this type and shape will do: U8 only where it is asked for, BF16, F16 or F32
+// elsewhere; A_log per head or padded to the head width; A_log and convolutions with or without dimensions of one.
 func (s Spec) Accepts(t DType, shape []int) bool {
-	if s.scale && t == F8E8M0 {
-		t = U8
-	}
 	if (s.DType == U8) != (t == U8) || t != U8 && t != BF16 && t != F16 && t != F32 {
 		return false
 	}
@@ -100,11 +96,10 @@ type row struct {
 	shape   []int
 	loose   bool
 	other   []int
-	scale   bool
 }
 
 func (r row) spec(layer, expert int) Spec {
-	return Spec{r.pattern, layer, expert, r.dtype, r.shape, r.loose, r.other, r.scale}
+	return Spec{r.pattern, layer, expert, r.dtype, r.shape, r.loose, r.other}
 }
 
 type rowGroups struct {
@@ -124,7 +119,6 @@ func groups(c *Config, quantized bool) rowGroups {
 	bf16 := func(name string, shape ...int) row { return row{pattern: name + ".weight", dtype: BF16, shape: shape} }
 	f32 := func(name string, shape ...int) row { return row{pattern: name, dtype: F32, shape: shape} }
 	u8 := func(name string, shape ...int) row { return row{pattern: name, dtype: U8, shape: shape} }
-	scale := func(name string, shape ...int) row { return row{pattern: name, dtype: U8, shape: shape, scale: true} }
 	loose := func(r row, other ...int) row { r.loose, r.other = true, other; return r }
 
 	e, p, kernel := c.Hidden, c.KDAWidth(), c.KDA.ConvKernel
@@ -208,7 +202,7 @@ func groups(c *Config, quantized bool) rowGroups {
 	}{{"w1", inner, l}, {"w2", l, inner}, {"w3", inner, l}} {
 		if quantized {
 			g.expert = append(g.expert, u8(experts+w.name+".weight_packed", w.out, w.in_/2),
-				scale(experts+w.name+".weight_scale", w.out, w.in_/mxfp4Group))
+				u8(experts+w.name+scale, w.out, w.in_/mxfp4Group))
 		} else {
 			g.expert = append(g.expert, bf16(experts+w.name, w.out, w.in_))
 		}

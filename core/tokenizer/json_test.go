@@ -196,7 +196,9 @@ func TestTokenizerJSONThatDoesNotGiveRanksIsRefused(t *testing.T) {
 		{"a pattern for splitting that is not Kimi's", func(_, w map[string]any) {
 			w["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": `\p{N}{1,3}`}}
 		}, "the pattern of the pre_tokenizer, \"\\\\p{N}{1,3}\", is not Kimi's"},
-		{"an added token twice", func(_, w map[string]any) { w["added_tokens"] = append(w["added_tokens"].([]any), w["added_tokens"].([]any)[0]) }, "a second time"},
+		{"an added token twice", func(_, w map[string]any) {
+			w["added_tokens"] = append(w["added_tokens"].([]any), w["added_tokens"].([]any)[0])
+		}, "a second time"},
 		{"an added token without content", func(_, w map[string]any) { w["added_tokens"] = []any{map[string]any{"id": 1280}} }, "an added token without"},
 		{"an added token inside the ranks", func(m, w map[string]any) {
 			w["added_tokens"] = []any{map[string]any{"id": 3, "content": "<x>"}}

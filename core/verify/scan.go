@@ -57,8 +57,6 @@ func kindOf(t checkpoint.Tensor) kind {
 		return f16
 	case checkpoint.F32:
 		return f32
-	case checkpoint.F8E8M0:
-		return scale
 	case checkpoint.U8:
 		if strings.HasSuffix(t.Name, ".weight_scale") {
 			return scale
