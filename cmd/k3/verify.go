@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"runtime"
 	"slices"
 	"strings"
@@ -54,7 +55,7 @@ func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet
 		// What is missing of a model is listed with all that is wrong with it, and so is what a download left, whatever it was of.
 		_, unknown := hub.ReadManifest(dir)
 		err := recognise(dir, configFile)
-		if errors.Is(err, checkpoint.ErrNothing) || errors.Is(err, checkpoint.ErrOther) && unknown != nil {
+		if errors.Is(err, checkpoint.ErrNothing) || errors.Is(err, fs.ErrPermission) || errors.Is(err, checkpoint.ErrOther) && unknown != nil {
 			return err
 		}
 		files, place = disk.Dir(dir), dir
