@@ -52,10 +52,11 @@ func verifyCommand() *cobra.Command {
 func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet bool) error {
 	files, place := demo.Files(), ""
 	if dir != presets.DemoModel {
-		// What is missing of a model is listed with all that is wrong with it, and so is what a download left, whatever it was of.
+		// What is missing of a model is listed with all that is wrong with it, and so is what a download left, of whatever.
 		_, unknown := hub.ReadManifest(dir)
 		err := recognise(dir, configFile)
-		if errors.Is(err, checkpoint.ErrNothing) || errors.Is(err, fs.ErrPermission) || errors.Is(err, checkpoint.ErrOther) && unknown != nil {
+		other := errors.Is(err, checkpoint.ErrOther) && unknown != nil
+		if other || errors.Is(err, checkpoint.ErrNothing) || errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 		files, place = disk.Dir(dir), dir

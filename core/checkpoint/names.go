@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Names of tensors are those of the released checkpoint everywhere in this program, in packs and fingerprints too. There, a
-// tensor of the text model begins with prefix. Checkpoints that were published anew with the text model alone leave it out;
-// Open and Examine put it back.
-// So it is with the type of the routed experts' scales, which are U8 or, by another name for the same bytes, F8_E8M0.
+// Names of tensors are those of the released checkpoint everywhere in this program, in packs and fingerprints too.
+// There, a tensor of the text model begins with prefix. Checkpoints that were published anew with the text model alone
+// leave it out; Open and Examine put it back. So it is with the type of the routed experts' scales, which are U8 or, by
+// another name for the same bytes, F8_E8M0.
 const prefix = "language_model."
 
 const (
@@ -24,14 +24,15 @@ const (
 	head      = "lm_head.weight"
 )
 
-// TextName is the full name of a tensor of the text model: "model.norm.weight" is one without what all of them begin with.
+// TextName is the full name of a tensor of the text model: "model.norm.weight" is one without what all of them begin
+// with.
 func TextName(name string) string { return prefix + name }
 
 // Name is what the name of a tensor of the text model says.
 type Name struct {
 	Layer  int    // -1 outside the layers
 	Expert int    // routed expert, -1 for the trunk
-	Part   string // what follows the layer and the expert: "self_attn.q_proj.weight", "w1.weight_scale", "model.norm.weight"
+	Part   string // what follows the layer and the expert: "w1.weight_scale", "self_attn.A_log", "model.norm.weight"
 }
 
 // ParseName reads the name of a tensor, as released or without the beginning that a text model alone can do without. It
@@ -78,8 +79,8 @@ const (
 	unprefixed             // without
 )
 
-// canonical gives the released name of a tensor of a checkpoint. It reports false if other tensors of the text model are named
-// in the other form: which one is meant where both are there nobody can tell.
+// canonical gives the released name of a tensor of a checkpoint. It reports false if other tensors of the text model
+// are named in the other form: which one is meant where both are there nobody can tell.
 func (n *names) canonical(name []byte) ([]byte, bool) {
 	f := prefixed
 	switch {

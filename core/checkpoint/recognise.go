@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	// ErrOther says that something is not a checkpoint of Kimi K3 but something else, which the message names: another model, a
-	// cache of downloads, a pack. Such errors match ErrConfig, too.
+	// ErrOther says that something is not a checkpoint of Kimi K3 but something else, which the message names: another
+	// model, a cache of downloads, a pack. Such errors match ErrConfig, too.
 	ErrOther = errors.New("not a checkpoint of Kimi K3")
 	// ErrNothing says that there is nothing where a checkpoint should be.
 	ErrNothing = errors.New("nothing there")
@@ -55,9 +55,10 @@ func foreign(f disk.File) error {
 	return nil
 }
 
-// Recognise says why the directory at path cannot be a checkpoint of Kimi K3, or have the files that are needed of one: any of
-// needed, "config.json" standing for all of the model. It looks at names and at config.json only, and leaves the rest to Open.
-// The errors match ErrOther, ErrNothing, ErrUnfinished or ErrConfig, unless reading failed, and do not name path.
+// Recognise says why the directory at path cannot be a checkpoint of Kimi K3, or have the files that are needed of one:
+// any of needed, "config.json" standing for all of the model. It looks at names and at config.json only, and leaves the
+// rest to Open. The errors match ErrOther, ErrNothing, ErrUnfinished or ErrConfig, unless reading failed, and do not
+// name path.
 func Recognise(path string, needed ...string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -164,7 +165,7 @@ func (d *directory) instead() error {
 	case len(list) > 0:
 		return otherf("%s: this is GGUF, which k3 does not read", firstOf(list))
 	case d.has("trunk.json") || d.has("trunk-compressed.json"):
-		return otherf("this is a pack, a copy of a model's trunk: --trunk takes it, and --model the checkpoint it was made from")
+		return otherf("this is a pack, a copy of a model's trunk: --trunk takes it, --model the checkpoint it was made from")
 	case d.has("adapter_config.json"):
 		return otherf("this is a LoRA adapter, not a model")
 	}
@@ -172,7 +173,8 @@ func (d *directory) instead() error {
 	begun := d.begun()
 	switch {
 	case begun > 0:
-		return fault.Errorf(ErrUnfinished, "the download is not finished: %s under way", count(begun, "file is", "files are"))
+		return fault.Errorf(ErrUnfinished, "the download is not finished: %s under way",
+			count(begun, "file is", "files are"))
 	case !visible && (d.has(".k3") || d.has(".cache")):
 		return fault.Errorf(ErrUnfinished, "the download is not finished: no file of it is whole")
 	case !visible:
@@ -185,7 +187,8 @@ func (d *directory) instead() error {
 func (d *directory) lacks(needed []string) error {
 	what := strings.Join(needed, " or ")
 	if shards := d.having(".safetensors"); len(shards) > 0 || d.has(configFile) {
-		if forms := d.other("tokenizer.model", "vocab.json", "spiece.model", "sentencepiece.bpe.model"); len(forms) > 0 && !slices.Contains(needed, configFile) {
+		forms := d.other("tokenizer.model", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+		if len(forms) > 0 && !slices.Contains(needed, configFile) {
 			return otherf("the tokenizer is in another form (%s); k3 reads %s", forms[0], what)
 		}
 		return fault.Errorf(ErrUnfinished, "there is no %s", what)
@@ -207,7 +210,8 @@ func (d *directory) other(names ...string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return !d.has(name) })
 }
 
-// below says where the model is if it is further down: in a cache of Hugging Face's programs, or in a folder of its own.
+// below says where the model is if it is further down: in a cache of Hugging Face's programs, or in a folder of its
+// own.
 func (d *directory) below() error {
 	for _, depth := range []struct{ pattern, what string }{
 		{"snapshots/*/", "this is a Hugging Face cache of one model"},
@@ -227,7 +231,8 @@ func (d *directory) below() error {
 		}
 		return otherf("%s: use %s", depth.what, at)
 	}
-	if list, err := fs.Glob(os.DirFS(d.path), "models--*"); err == nil && len(list) > 0 || d.has("snapshots") && d.has("blobs") {
+	list, err := fs.Glob(os.DirFS(d.path), "models--*")
+	if err == nil && len(list) > 0 || d.has("snapshots") && d.has("blobs") {
 		return otherf("this is a Hugging Face cache without a whole model in it")
 	}
 	return nil
@@ -240,7 +245,8 @@ func (d *directory) rank(config string) int {
 		rank -= 2
 	}
 	if repo, revision, ok := strings.Cut(filepath.ToSlash(filepath.Dir(config)), "snapshots/"); ok {
-		if main, err := os.ReadFile(filepath.Join(d.path, repo, "refs", "main")); err == nil && strings.TrimSpace(string(main)) == revision {
+		main, err := os.ReadFile(filepath.Join(d.path, repo, "refs", "main"))
+		if err == nil && strings.TrimSpace(string(main)) == revision {
 			rank--
 		}
 	}
@@ -286,7 +292,8 @@ func (d *directory) weights() error {
 	}
 	if len(shards) == 0 {
 		if begun := d.begun(); begun > 0 {
-			return fault.Errorf(ErrUnfinished, "the download is not finished: no shard is whole, %s under way", count(begun, "file is", "files are"))
+			return fault.Errorf(ErrUnfinished, "the download is not finished: no shard is whole, %s under way",
+				count(begun, "file is", "files are"))
 		}
 		return fault.Errorf(ErrUnfinished, "all shards that %s names are missing", indexFile)
 	}
@@ -316,8 +323,8 @@ var models = map[string]string{
 	"deepseek_v32": "DeepSeek V3.2",
 }
 
-// otherModel says what a config.json describes if that is not Kimi K3 as this engine reads it: words that go on after "this
-// is". It gives "" for one that is Kimi K3, or means to be.
+// otherModel says what a config.json describes if that is not Kimi K3 as this engine reads it: words that go on after
+// "this is". It gives "" for one that is Kimi K3, or means to be.
 func otherModel(root strictjson.Value) string {
 	get := func(v strictjson.Value, key string) string {
 		v, _ = v.Get(key)
@@ -338,12 +345,16 @@ func otherModel(root strictjson.Value) string {
 		architecture = list.Items[0].Text
 	}
 	modelType := get(root, "model_type")
-	for _, name := range []string{get(root, "speculators_model_type"), modelType, architecture} {
-		small := strings.ToLower(name)
-		if name != "" && (name == get(root, "speculators_model_type") ||
-			slices.ContainsFunc([]string{"eagle", "dflash", "dspark", "speculat", "medusa", "draft"}, func(s string) bool { return strings.Contains(small, s) })) {
-			return fmt.Sprintf("a drafter (%s), which guesses tokens for a model, not a model", show(name))
+	drafters := []string{"eagle", "dflash", "dspark", "speculat", "medusa", "draft"}
+	drafter := get(root, "speculators_model_type")
+	for _, name := range []string{modelType, architecture} {
+		like := func(part string) bool { return strings.Contains(strings.ToLower(name), part) }
+		if drafter == "" && slices.ContainsFunc(drafters, like) {
+			drafter = name
 		}
+	}
+	if drafter != "" {
+		return fmt.Sprintf("a drafter (%s), which guesses tokens for a model, not a model", show(drafter))
 	}
 	text, nested := root.Get("text_config")
 	switch {
@@ -357,7 +368,8 @@ func otherModel(root strictjson.Value) string {
 	case modelType == "kimi_linear":
 		return ""
 	case modelType == "":
-		if _, there := root.Get("model_type"); there || nested || architecture == "" || strings.HasPrefix(architecture, "Kimi") {
+		_, there := root.Get("model_type")
+		if there || nested || architecture == "" || strings.HasPrefix(architecture, "Kimi") {
 			return ""
 		}
 		return fmt.Sprintf("a model of the architecture %s, not Kimi K3", show(architecture))
@@ -381,9 +393,12 @@ func otherModel(root strictjson.Value) string {
 	return fmt.Sprintf("%s (model_type %s), not Kimi K3", name, show(modelType))
 }
 
-// likeKimiLinear tells Kimi Linear from a flat Kimi K3, which has the same model_type: it has none of what K3 added to it.
+// likeKimiLinear tells Kimi Linear from a flat Kimi K3, which has the same model_type: it has none of what K3 added to
+// it.
 func likeKimiLinear(root strictjson.Value) bool {
-	for _, key := range []string{"attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta", "situ_beta", "gate_lower_bound"} {
+	for _, key := range []string{
+		"attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta", "situ_beta", "gate_lower_bound",
+	} {
 		if _, ok := root.Get(key); ok {
 			return false
 		}
@@ -403,20 +418,25 @@ func otherNumbers(root, text strictjson.Value) string {
 		q, _ := scope.Get("quantization_config")
 		field := func(key string) string { v, _ := q.Get(key); return v.Text }
 		method, format := strings.ToLower(field("quant_method")), strings.ToLower(field("format"))
+		algorithm := strings.ToLower(field("quant_algo"))
 		switch {
-		case format == "nvfp4-pack-quantized", strings.Contains(strings.ToLower(field("quant_algo")), "nvfp4"):
+		case format == "nvfp4-pack-quantized", strings.Contains(algorithm, "nvfp4"):
 			return said("NVFP4", "quantization_config")
-		case method == "fp8", method == "fbgemm_fp8", format == "float-quantized", strings.ToLower(field("quant_algo")) == "fp8":
+		case method == "fp8", method == "fbgemm_fp8", format == "float-quantized", algorithm == "fp8":
 			return said("FP8", "quantization_config")
 		case format == "pack-quantized", format == "int-quantized":
 			return said("integers", "format "+format)
-		case slices.Contains([]string{"gptq", "awq", "bitsandbytes", "auto-round", "hqq", "aqlm", "quark", "modelopt"}, method):
+		case slices.Contains(otherMethods, method):
 			return said(strings.ToUpper(method), "quantization_config")
 		}
 	}
 	return ""
 }
 
+// otherMethods are values of quant_method that say enough.
+var otherMethods = []string{"gptq", "awq", "bitsandbytes", "auto-round", "hqq", "aqlm", "quark", "modelopt"}
+
 func said(form, where string) string {
-	return fmt.Sprintf("Kimi K3 in %s (%s), which k3 does not read: it reads the released MXFP4, BF16, F16 and F32", form, where)
+	return fmt.Sprintf("Kimi K3 in %s (%s), which k3 does not read: it reads the released MXFP4, BF16, F16 and F32",
+		form, where)
 }

@@ -16,14 +16,16 @@ import (
 // maxJSON is the size above which a tokenizer.json cannot be one: with all merges, the released vocabulary makes 20 MB.
 const maxJSON = 256 << 20
 
+const notRanks = "the ids are not ranks, which cannot be recovered"
+
 // tokenizerJSON is what a tokenizer.json has that concerns ids.
 type tokenizerJSON struct {
 	vocabulary *vocabulary    // nil if it was not asked for
 	added      map[int]string // contents of the added tokens
 }
 
-// loadJSON reads a tokenizer.json. Its model, if that is asked for, must be a byte-level BPE made from ranks: then the ids are the
-// ranks, and the merges come in the order of the tokens they make.
+// loadJSON reads a tokenizer.json. Its model, if that is asked for, must be a byte-level BPE made from ranks: then the
+// ids are the ranks, and the merges come in the order of the tokens they make.
 func loadJSON(files disk.Files, withRanks bool) (*tokenizerJSON, error) {
 	f, err := files.Open(jsonFile)
 	if err != nil {
@@ -74,7 +76,7 @@ func loadJSON(files disk.Files, withRanks bool) (*tokenizerJSON, error) {
 				case rank == none:
 					r.Fail("merge %d makes %.40q, which is no token", merges, made)
 				case rank < last:
-					r.Fail("merge %d makes token %d after one that makes token %d: the ids are not ranks, which cannot be recovered", merges, rank, last)
+					r.Fail("merge %d makes token %d after one that makes token %d: %s", merges, rank, last, notRanks)
 				}
 				last = rank
 			})
@@ -139,8 +141,8 @@ func (t *tokenizerJSON) readAdded(r *strictjson.Reader) {
 	})
 }
 
-// readPattern refuses a pattern for splitting that is not Kimi's: the same ranks would give other ids. It goes by what all patterns of
-// Kimi's have and no others do, since the pattern is spelled in several ways.
+// readPattern refuses a pattern for splitting that is not Kimi's: the same ranks would give other ids. It goes by what
+// all patterns of Kimi's have and no others do, since the pattern is spelled in several ways.
 func readPattern(r *strictjson.Reader) {
 	var look func()
 	look = func() {
@@ -230,7 +232,8 @@ func (all *jsonTokens) read(r *strictjson.Reader) {
 	})
 }
 
-// vocabulary puts the tokens, without the added ones among them, in the order of their ids, which must be all from 0 on.
+// vocabulary puts the tokens, without the added ones among them, in the order of their ids, which must be all from 0
+// on.
 func (all *jsonTokens) vocabulary(added map[int]string) (*vocabulary, error) {
 	list := slices.DeleteFunc(all.list, func(t jsonToken) bool {
 		text, ok := added[int(t.id)]
@@ -249,17 +252,18 @@ func (all *jsonTokens) vocabulary(added map[int]string) (*vocabulary, error) {
 		case t.text != "":
 			return nil, fmt.Errorf("%w: token %d, %.40q, is not byte-level BPE", ErrFormat, t.id, t.text)
 		case int(t.id) != rank:
-			return nil, fmt.Errorf("%w: token %d is in the place of %d: the ids are not ranks, which cannot be recovered", ErrFormat, t.id, rank)
+			return nil, fmt.Errorf("%w: token %d is in the place of %d: %s", ErrFormat, t.id, rank, notRanks)
 		}
 		if token := all.arena[t.start:t.end]; !v.add(token) {
-			return nil, fmt.Errorf("%w: token %d, %.40q, again: token %d has it", ErrFormat, rank, token, v.rank(string(token)))
+			other := v.rank(string(token))
+			return nil, fmt.Errorf("%w: token %d, %.40q, again: token %d has it", ErrFormat, rank, token, other)
 		}
 	}
 	return v, v.finish()
 }
 
-// byteOf gives the byte that a character of byte-level BPE stands for: printable ones stand for themselves, the others, in
-// order, are the characters from U+0100 on.
+// byteOf gives the byte that a character of byte-level BPE stands for: printable ones stand for themselves, the others,
+// in order, are the characters from U+0100 on.
 var byteOf = func() (table [0x144]int16) {
 	next := 0x100
 	for i := range table {

@@ -1,5 +1,5 @@
-// Package content recognises what is in a file in place of what ought to be there: downloads leave pointers, pages and messages
-// under the names of models' files.
+// Package content recognises what is in a file in place of what ought to be there: downloads leave pointers, pages and
+// messages under the names of models' files.
 package content
 
 import (
@@ -31,12 +31,14 @@ var kinds = []struct{ begin, what string }{
 }
 
 // messages are beginnings of what hubs answer in place of a file, in small letters.
-var messages = []string{"entry not found", "not found", "repository not found", "revision not found", "access to model", "access denied",
-	"forbidden", "unauthorized", "invalid username", "invalid credentials", "404", "403", "401", "internal server error", "bad gateway",
-	"service unavailable", "too many requests", "rate limit"}
+var messages = []string{
+	"entry not found", "not found", "repository not found", "revision not found", "access to model", "access denied",
+	"forbidden", "unauthorized", "invalid username", "invalid credentials", "404", "403", "401", "internal server error",
+	"bad gateway", "service unavailable", "too many requests", "rate limit",
+}
 
-// Recognise says what begins with head, the first Head bytes of a file or all of a shorter one: words that go on after "this
-// is". It gives "" for what it does not know.
+// Recognise says what begins with head, the first Head bytes of a file or all of a shorter one: words that go on after
+// "this is". It gives "" for what it does not know.
 func Recognise(head []byte) string {
 	text := bytes.TrimLeft(head, " \t\r\n")
 	small := lower(text[:min(len(text), 64)])
