@@ -169,7 +169,7 @@ func (b *builder) finite(name string, n int) []float32 {
 	x := b.vector(name, n)
 	if i := slices.IndexFunc(x, func(v float32) bool { return v-v != 0 }); i >= 0 {
 		err := fmt.Errorf("%w: element %d is %v: %w", checkpoint.ErrFormat, i, x[i], ErrNumbers)
-		b.fail(fmt.Errorf("graph: read %s%s: %w", prefix, name, err))
+		b.fail(fmt.Errorf("graph: read %s: %w", checkpoint.TextName(name), err))
 	}
 	return x
 }
