@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -423,4 +424,25 @@ func exitOf(err error) int {
 		return -1
 	}
 	return exit.ExitCode()
+}
+
+func TestNoticesAndTheProgressLineKeepApart(t *testing.T) {
+	var b bytes.Buffer
+	p := &progress{w: &b, stderr: &b, width: 80}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 100 {
+				p.show(time.Now(), "line")
+				p.notice("notice")
+				p.clear()
+			}
+		})
+	}
+	all.Wait()
+	const remove = "\r\x1b[2K"
+	rest := strings.ReplaceAll(strings.ReplaceAll(b.String(), remove+"line", "<"), "<"+remove, "")
+	if rest = strings.ReplaceAll(strings.ReplaceAll(rest, "k3: notice\n", ""), "<", ""); rest != "" {
+		t.Errorf("%q is neither", rest)
+	}
 }

@@ -137,13 +137,7 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	result, err := c.Download(ctx, plan, hub.Config{
 		Connections: f.connections,
 		Progress:    func(at hub.Progress) { line.show(time.Now(), downloadLine(&p, at)) },
-		Done: func(i hub.Item) {
-			if f.quiet {
-				return
-			}
-			line.clear()
-			fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s: %s, checksum right\n", i.Name, size(i.Size))
-		},
+		Done:        func(i hub.Item) { line.notice(fmt.Sprintf("%s: %s, checksum right", i.Name, size(i.Size))) },
 	})
 	line.clear()
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/term"
@@ -18,13 +19,15 @@ const slow = time.Second
 // redraw is the shortest time between two states of the progress line.
 const redraw = 100 * time.Millisecond
 
-// progress is a line on a terminal that says how far a run is. It writes nothing anywhere else.
+// progress is a line on a terminal that says how far a run is. It writes nothing anywhere else. show, notice and clear may be
+// called by several goroutines; update only by the one whose work it shows.
 type progress struct {
 	w       io.Writer // nil when there is no terminal
 	stderr  io.Writer // for notices
 	quiet   bool
 	shared  bool // stdout is a terminal, too: text may stand in front of the line
 	width   int
+	mu      sync.Mutex // for shown, drawn and what is written
 	shown   bool
 	drawn   time.Time
 	started time.Time // of this prefill
@@ -67,7 +70,7 @@ func (p *progress) update(at core.Progress) {
 			p.started = now
 		}
 	}
-	if now.Sub(p.drawn) < redraw {
+	if p.fresh(now) {
 		return
 	}
 	ending := ""
@@ -84,6 +87,13 @@ func (p *progress) update(at core.Progress) {
 	} else if elapsed := now.Sub(p.token); elapsed > slow {
 		p.show(now, fmt.Sprintf("[%stoken %d, %s%s]", ending, at.Done+1, layer, p.pace(at, elapsed, of)))
 	}
+}
+
+// fresh reports whether the line was drawn so recently that it stays as it is.
+func (p *progress) fresh(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return now.Sub(p.drawn) < redraw
 }
 
 // pace says what was read, how fast, and how long the rest takes, when elapsed went by for a part of the work.
@@ -111,7 +121,9 @@ func (p *progress) show(now time.Time, text string) {
 	if runes := []rune(text); len(runes) > p.width-1 {
 		text = string(runes[:p.width-1])
 	}
-	p.clear()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remove()
 	p.drawn, p.shown = now, true
 	if p.shared {
 		// Make sure that there is a line below, save the place, write there and come back: the text goes on undisturbed.
@@ -126,12 +138,21 @@ func (p *progress) notice(text string) {
 	if p.quiet {
 		return
 	}
-	p.clear()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remove()
 	fmt.Fprintf(p.stderr, "k3: %s\n", text)
 }
 
 // clear removes the line.
 func (p *progress) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remove()
+}
+
+// remove is clear for those who have the mutex.
+func (p *progress) remove() {
 	if p.w == nil || !p.shown {
 		return
 	}

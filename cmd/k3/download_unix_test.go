@@ -1,0 +1,38 @@
+//go:build unix
+
+package main
+
+import (
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/k3infer/k3/core/hub/hubtest"
+)
+
+// With the race detector on, this fails if what tells of progress and what tells of finished files get in each other's way.
+func TestProgressOfADownloadAndItsMessagesShareATerminal(t *testing.T) {
+	files := map[string][]byte{"config.json": []byte("{}")}
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		files[name+".safetensors"] = []byte(name)
+	}
+	h := hubtest.New(files)
+	defer h.Close()
+	h.SetFault(func(w http.ResponseWriter, r *http.Request, q hubtest.Request) bool {
+		if q.CDN {
+			time.Sleep(time.Duration(q.File[0]-'a'+1) * 120 * time.Millisecond) // the line is drawn in between
+		}
+		return false
+	})
+	x := startTerminal(t, nil, "download", filepath.Join(t.TempDir(), "model"), "--endpoint", h.URL())
+	if code := x.exits(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	<-x.done
+	seen := x.seen.String()
+	if n := strings.Count(seen, ", checksum right\r\n"); n != len(files) || !strings.Contains(seen, "B of ") || strings.Contains(seen, "DATA RACE") {
+		t.Errorf("%d messages: %q", n, seen)
+	}
+}
