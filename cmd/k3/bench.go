@@ -307,6 +307,7 @@ func (b *bencher) run(ctx context.Context, x setting) (benchRun, *report) {
 		return run, nil
 	default:
 		run.Status, run.Why = rungFailed, fmt.Sprintf("%v: %s", err, stderr.message())
+		run.damaged = exit != nil && exit.ExitCode() == exitInput
 		if b.limit.name != noLimit.name && !stderr.hasReason() {
 			run.Why += " (perhaps for want of memory; the hard limit is " + b.limit.about + ")"
 		}

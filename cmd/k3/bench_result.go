@@ -61,6 +61,8 @@ type rung struct {
 	figures
 	Change *change    `json:"change,omitempty"` // of the time per token, from the rung before
 	Runs   []benchRun `json:"runs"`
+
+	damaged bool // it failed because of the model's files
 }
 
 // figures are those that differ from run to run.
@@ -91,6 +93,8 @@ type benchRun struct {
 	PeakRSS         int64    `json:"peak_rss_bytes,omitempty"`
 	WaitShare       float64  `json:"wait_share"`
 	IDs             []int    `json:"ids,omitempty"`
+
+	damaged bool // it failed because of the model's files
 }
 
 // fill takes the figures from a report.
@@ -119,7 +123,7 @@ func (r *benchRun) fill(x *report) {
 
 // add takes a run of a rung; x is its report, nil if it has none.
 func (b *benchResult) add(r *rung, run benchRun, x *report) {
-	r.Status, r.Why = run.Status, run.Why
+	r.Status, r.Why, r.damaged = run.Status, run.Why, run.damaged
 	if x != nil {
 		r.Planned, r.Resident = x.PlannedRSS, x.Residency
 		b.Geometry, b.Backend, b.Threads, b.Policy = &x.Geometry, x.Backend, x.Threads, x.Policy
@@ -514,6 +518,8 @@ func (b *benchResult) verdict() error {
 	fits := false
 	for _, r := range b.Rungs {
 		switch {
+		case r.damaged:
+			return inputf("bench: %s failed: %s", r.Label, r.Why)
 		case r.Status == rungFailed:
 			return fmt.Errorf("bench: %s failed: %s", r.Label, r.Why)
 		case r.Status == rungNoFit && b.Kind != "ladder":

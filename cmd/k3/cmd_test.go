@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/kernel"
+	"github.com/k3infer/k3/core/pack"
 	"github.com/k3infer/k3/core/sample"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
@@ -239,6 +241,12 @@ func TestEveryErrorHasItsExitCode(t *testing.T) {
 		{core.ErrPrompt, 2}, {tokenizer.ErrUnknownID, 2}, {tokenizer.ErrInvalidUTF8, 2}, {usagef("x"), 2},
 		{checkpoint.ErrConfig, 3}, {checkpoint.ErrFormat, 3}, {tokenizer.ErrFormat, 3}, {core.ErrSession, 3},
 		{inputf("x: %w", tokenizer.ErrInvalidUTF8), 3},
+		// A file that became shorter while it was read is damaged, and so is a frame of a pack that is none.
+		{&disk.Error{File: "x", Err: disk.ErrShort}, 3}, {disk.ErrFile, 3}, {pack.Expand(make([]byte, 2), nil), 3},
+		// One that cannot be read may be whole.
+		{&disk.Error{File: "x", Err: syscall.EIO}, 1}, {inputf("x: %w", &disk.Error{File: "x", Err: syscall.EIO}), 1},
+		{inputf("x: %w", fs.ErrPermission), 1}, {inputf("x: %w", fs.ErrNotExist), 3},
+		{errors.Join(fs.ErrPermission, checkpoint.ErrFormat), 3},
 		{context.Canceled, 130}, {errInterrupted, 130},
 	} {
 		if got := exitCode(c.err); got != c.code {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/k3infer/k3/core/hub"
 )
@@ -30,7 +32,7 @@ type downloadFlags struct {
 	include, dirs              []string
 	layers, connections, tries int
 	force, dryRun, asJSON      bool
-	quiet                      bool
+	quiet, yes                 bool
 }
 
 func downloadCommand() *cobra.Command {
@@ -57,11 +59,12 @@ func downloadCommand() *cobra.Command {
 	flags.IntVar(&f.layers, "layers", 0, "fetch only the weights of the first `N` layers, and those of no layer")
 	flags.StringArrayVar(&f.dirs, "dir", nil, "put the weights into `DIR`, linked to from the model's; may be repeated to spread them over disks")
 	flags.IntVar(&f.connections, "connections", 8, "ask for `N` ranges at a time")
-	flags.IntVar(&f.tries, "tries", 12, "give up after `N` attempts in a row that bring nothing")
+	flags.IntVar(&f.tries, "tries", 12, "give up after `N` attempts in a row that bring nothing; unless given, after 3 if no host answers at all")
 	flags.BoolVar(&f.force, "force", false, "replace files that are there but are not the repository's")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "say what would be fetched, and fetch nothing")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask whether a DIR that is called as a repository is meant as a directory")
 	return cmd
 }
 
@@ -79,6 +82,7 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return usagef("%s: not a directory", dir)
 	}
+	doubtful := f.repo == "" && !f.yes && likeRepository(dir)
 	// A directory goes on with what it was begun with.
 	if m, err := hub.ReadManifest(dir); err == nil && (f.repo == "" || f.repo == m.Repo) {
 		if f.repo = m.Repo; f.revision == "" {
@@ -102,7 +106,13 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	if err != nil {
 		return err
 	}
-	c, err := hub.New(hub.Options{Endpoint: f.endpoint, Token: token, Tries: f.tries, UserAgent: "k3 (" + runtime.GOOS + ")"})
+	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.clear()
+	options := hub.Options{Endpoint: f.endpoint, Token: token, UserAgent: "k3 (" + runtime.GOOS + ")", Retry: retries(line)}
+	if cmd.Flags().Changed("tries") {
+		options.Tries = f.tries
+	}
+	c, err := hub.New(options)
 	if err != nil {
 		return hubError(err, dir, f)
 	}
@@ -110,11 +120,14 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	if c.TokenWithheld() {
 		fmt.Fprintln(cmd.ErrOrStderr(), "k3: the token is not sent, since "+c.Endpoint()+" is not https")
 	}
+	if doubtful {
+		if err := askForDirectory(cmd, c, line, dir, f); err != nil {
+			return err
+		}
+	}
 
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
-	defer line.clear()
 	line.show(time.Now(), "looking up "+f.repo)
 	s, err := c.Snapshot(ctx, f.repo, f.revision)
 	if err != nil {
@@ -156,6 +169,69 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	return writeDownloaded(cmd.ErrOrStderr(), plan, result, dir)
 }
 
+// retries tells of attempts that are made again. Connections that fail together for the same reason are one notice.
+func retries(line *progress) func(hub.Retry) {
+	var last string
+	var until time.Time
+	return func(r hub.Retry) {
+		text := fmt.Sprintf("%s; attempt %d of %d", r.Cause, r.Attempt, r.Tries)
+		now := time.Now()
+		if text == last && now.Before(until) {
+			return
+		}
+		last, until = text, now.Add(r.Wait)
+		line.notice(fmt.Sprintf("%s in %s", text, longTime(max(r.Wait, time.Second))))
+	}
+}
+
+// likeRepository reports whether a directory that is not there is called as a repository is, so that it may be meant as one.
+func likeRepository(dir string) bool {
+	owner, name, ok := strings.Cut(dir, "/")
+	for _, part := range []string{owner, name} {
+		ok = ok && part != "" && part[0] != '.' && !strings.ContainsFunc(part, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+		})
+	}
+	if !ok {
+		return false
+	}
+	_, err := os.Lstat(owner)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// askForDirectory makes sure that dir is not meant as the repository of that name, if there is one.
+func askForDirectory(cmd *cobra.Command, c *hub.Client, line *progress, dir string, f downloadFlags) error {
+	ctx, stop := interruptible(cmd.Context())
+	line.show(time.Now(), "looking up "+dir)
+	_, err := c.Snapshot(ctx, dir, "main")
+	line.clear()
+	stop() // Ctrl-C at the question below ends the program
+	switch {
+	case errors.Is(err, hub.ErrNotFound), errors.Is(err, hub.ErrAccess), errors.Is(err, hub.ErrRequest):
+		return nil // a directory, then
+	case err != nil:
+		return hubError(err, dir, f)
+	}
+	what := f.repo
+	if f.repo == releasedRepo {
+		what += " (1.56 TB)"
+	}
+	refused := coded{exitUsage, &hinted{
+		fmt.Errorf("%s is a repository of %s, and download wants a directory", dir, c.Endpoint()),
+		fmt.Sprintf("k3 download --repo %s DIR fetches that repository into DIR; with --yes, %s goes into the directory ./%s", dir, what, dir),
+	}}
+	in, ok := cmd.InOrStdin().(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return refused
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s is a repository of %s. Fetch %s into the directory ./%s? [y/N] ", dir, c.Endpoint(), what, dir)
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); err != nil || answer != "y" && answer != "yes" {
+		return refused
+	}
+	return nil
+}
+
 // writeDownloaded says what came of it.
 func writeDownloaded(w io.Writer, p *hub.Plan, r hub.Result, dir string) error {
 	if r.Files == 0 {
@@ -167,7 +243,7 @@ func writeDownloaded(w io.Writer, p *hub.Plan, r hub.Result, dir string) error {
 		rate = fmt.Sprintf(" in %s, %s/s", seconds(s), size(int64(float64(r.Received)/s)))
 	}
 	_, err := fmt.Fprintf(w, "k3: %d of %s fetched, %s%s\nk3: k3 verify %s checks the model they make\n",
-		r.Files, plural(len(p.Items), "file", "files"), size(r.Received), rate, quoteArgument(dir))
+		r.Files, plural(len(p.Items), "file", "files"), size(r.Received), rate, quotePath(dir))
 	return err
 }
 
@@ -287,15 +363,36 @@ func writePlan(w io.Writer, p *hub.Plan, asJSON bool) error {
 	return nil
 }
 
-// quoteArgument writes an argument as a shell takes it.
-func quoteArgument(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/=:,@+", r) || r == '\\' && runtime.GOOS == "windows")
-	}) {
-		return s
+// quoteArgument writes an argument so that a shell takes it as it is: that of Unix, or both of those of Windows as far as they
+// agree.
+func quoteArgument(s string) string { return quoteFor(runtime.GOOS, s) }
+
+func quoteFor(system, s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/=:,@+", r) ||
+			r == '\\' && system == "windows"
 	}
-	if runtime.GOOS == "windows" {
-		return `"` + s + `"`
+	quoted := s
+	switch {
+	case s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) && s[0] != '@':
+	case system != "windows":
+		quoted = "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	case strings.ContainsAny(s, "$`\""): // PowerShell reads these between double quotes; cmd has no others
+		quoted = "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	default:
+		quoted = `"` + s
+		if strings.HasSuffix(s, `\`) {
+			quoted += `\` // or the quote would be part of the argument
+		}
+		quoted += `"`
 	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	return quoted
+}
+
+// quotePath is quoteArgument for the path of a file, which must not look like a flag.
+func quotePath(path string) string {
+	if strings.HasPrefix(path, "-") {
+		path = "./" + path
+	}
+	return quoteArgument(path)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,6 +25,7 @@ import (
 //	wants TOKEN          from now on, the hub answers only to those who have the token
 //	stalls true|false    from now on, large files come without an end, or do again
 //	await FILE           waits until the file is there
+//	changes FILE         from now on, the hub has other bytes in the file than its metadata say
 func TestHubScripts(t *testing.T) {
 	files := map[string][]byte{"figures/logo.png": []byte("PNG"), "modeling.py": []byte("import torch")}
 	const model = "../../presets/demo/checkpoint"
@@ -90,6 +92,11 @@ func TestHubScripts(t *testing.T) {
 					})
 				}
 			},
+			"changes": func(ts *testscript.TestScript, neg bool, args []string) {
+				other := slices.Clone(files[args[0]])
+				other[0] ^= 1
+				ts.Value(key{}).(*hubtest.Hub).Set(args[0], other)
+			},
 			"await": func(ts *testscript.TestScript, neg bool, args []string) {
 				for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
 					if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
@@ -129,9 +136,26 @@ func TestPaceSaysHowFastAndHowLong(t *testing.T) {
 }
 
 func TestArgumentsAreQuotedForTheShell(t *testing.T) {
-	for in, want := range map[string]string{"/a/b-1.x": "/a/b-1.x", "a b": "'a b'", "": "''", "it's": `'it'\''s'`, "$(x)": "'$(x)'"} {
-		if got := quoteArgument(in); got != want && !strings.HasPrefix(got, `"`) {
-			t.Errorf("%q is quoted as %s, want %s", in, got, want)
+	for in, want := range map[string]struct{ unix, windows string }{
+		"/a/b-1.x": {"/a/b-1.x", "/a/b-1.x"}, "a b": {"'a b'", `"a b"`}, "": {"''", `""`}, "it's": {`'it'\''s'`, `"it's"`},
+		"$(x) y": {"'$(x) y'", "'$(x) y'"}, "$it's": {`'$it'\''s'`, "'$it''s'"}, `C:\a`: {`'C:\a'`, `C:\a`}, `C:\a b\`: {`'C:\a b\'`, `"C:\a b\\"`},
+		"a;b": {"'a;b'", `"a;b"`}, "~x": {"'~x'", `"~x"`}, "*.json": {"'*.json'", `"*.json"`}, "a\nb": {"'a\nb'", "\"a\nb\""}, "#x!": {"'#x!'", `"#x!"`},
+	} {
+		if got := quoteFor("linux", in); got != want.unix {
+			t.Errorf("%q is quoted as %s, want %s", in, got, want.unix)
 		}
+		if got := quoteFor("windows", in); got != want.windows {
+			t.Errorf("on Windows %q is quoted as %s, want %s", in, got, want.windows)
+		}
+		sh, err := exec.LookPath("sh")
+		if err != nil {
+			continue
+		}
+		if out, err := exec.Command(sh, "-c", "printf %s "+quoteFor("linux", in)).Output(); err != nil || string(out) != in {
+			t.Errorf("%q comes out of a shell as %q, %v", in, out, err)
+		}
+	}
+	if got := quotePath("-x y"); !strings.HasSuffix(strings.Trim(got, `"'`), "./-x y") {
+		t.Errorf("a directory that looks like a flag is %s", got)
 	}
 }

@@ -36,3 +36,16 @@ func TestProgressOfADownloadAndItsMessagesShareATerminal(t *testing.T) {
 		t.Errorf("%d messages: %q", n, seen)
 	}
 }
+
+func TestADirectoryCalledAsARepositoryIsAskedAbout(t *testing.T) {
+	h := hubtest.New(map[string][]byte{"config.json": []byte("{}")})
+	defer h.Close()
+	for answer, code := range map[string]int{"\r": exitUsage, "no\r": exitUsage, "y\r": 0} {
+		x := startTerminal(t, nil, "download", "--dry-run", h.Repo, "--endpoint", h.URL())
+		x.expect(`k3: moonshotai/Kimi-K3 is a repository of http://127.0.0.1:\d+. Fetch moonshotai/Kimi-K3 \(1.56 TB\) into the directory ./moonshotai/Kimi-K3\? \[y/N\] `)
+		x.send(answer)
+		if got := x.exits(); got != code {
+			t.Errorf("%q: exit code %d, want %d", answer, got, code)
+		}
+	}
+}

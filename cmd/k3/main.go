@@ -9,13 +9,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checksum"
+	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/experts"
+	"github.com/k3infer/k3/core/hub"
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/pack"
 	"github.com/k3infer/k3/core/sample"
@@ -35,12 +38,27 @@ const (
 func main() {
 	err := execute(os.Args[1:])
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "k3: %s\n", oneLine(err))
+		for _, text := range messages(err) {
+			fmt.Fprintf(os.Stderr, "k3: %s\n", text)
+		}
 		if hint := (&hinted{}); errors.As(err, &hint) {
 			fmt.Fprintf(os.Stderr, "k3: %s\n", hint.hint)
 		}
 	}
 	os.Exit(exitCode(err))
+}
+
+// messages are the lines that say what went wrong: one, or one for each file of a download.
+func messages(err error) []string {
+	var files hub.Failures
+	if !errors.As(err, &files) {
+		return []string{oneLine(err)}
+	}
+	var list []string
+	for _, err := range files {
+		list = append(list, oneLine(err))
+	}
+	return list
 }
 
 // oneLine is the error's text without line breaks, which names of files may have.
@@ -73,6 +91,13 @@ func (h *hinted) Unwrap() error { return h.error }
 // errInterrupted ends a run that was interrupted after it did all it could.
 var errInterrupted = coded{exitInterrupted, errors.New("interrupted")}
 
+// unreadable reports whether a file is there that could not be read: nobody knows whether it is damaged.
+func unreadable(err error) bool {
+	var read *disk.Error
+	return errors.Is(err, fs.ErrPermission) || errors.As(err, &read) && !errors.Is(err, disk.ErrShort)
+}
+
+// exitCode is the one place that knows what kind of failure an error is.
 func exitCode(err error) int {
 	is := func(targets ...error) bool {
 		for _, t := range targets {
@@ -82,17 +107,20 @@ func exitCode(err error) int {
 		}
 		return false
 	}
+	damaged := is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession, core.ErrChecksum, checksum.ErrFormat,
+		pack.ErrNone, pack.ErrFormat, pack.ErrOther, disk.ErrShort, disk.ErrFile)
 	var c coded
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &c) && c.code == exitInput && !damaged && unreadable(err):
+		return exitFailed
 	case errors.As(err, &c):
 		return c.code
 	case is(presets.ErrConfig, sample.ErrParams, kernel.ErrBackend, experts.ErrUnknownPolicy, experts.ErrOffline, core.ErrContext, core.ErrToken, core.ErrPrompt,
 		tokenizer.ErrUnknownID, tokenizer.ErrInvalidUTF8):
 		return exitUsage
-	case is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession, core.ErrChecksum, checksum.ErrFormat,
-		pack.ErrNone, pack.ErrFormat, pack.ErrOther):
+	case damaged:
 		return exitInput
 	case is(core.ErrNoFit):
 		return exitNoFit

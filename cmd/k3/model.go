@@ -81,7 +81,7 @@ func recognise(dir string, needed ...string) error {
 	case errors.Is(err, checkpoint.ErrNothing):
 		return coded{exitInput, &hinted{
 			fmt.Errorf("no model in %s: %w", dir, err),
-			fmt.Sprintf("k3 download %s fetches it (1.56 TB); --model demo is the small model built in", quoteArgument(dir)),
+			fmt.Sprintf("k3 download %s fetches it (1.56 TB); --model demo is the small model built in", quotePath(dir)),
 		}}
 	case errors.Is(err, checkpoint.ErrUnfinished):
 		return coded{exitInput, &hinted{fmt.Errorf("model %s: %w", dir, err), goOn(dir) + " fetches what is missing"}}
@@ -91,7 +91,7 @@ func recognise(dir string, needed ...string) error {
 
 // goOn is the command that goes on with the download of a directory.
 func goOn(dir string) string {
-	command := "k3 download " + quoteArgument(dir)
+	command := "k3 download " + quotePath(dir)
 	names, _ := disk.Dir(dir).List() // without them the command asks for more than it need
 	if _, err := hub.ReadManifest(dir); err != nil && !slices.ContainsFunc(names, releasedShard) {
 		command += " --repo OWNER/NAME"

@@ -117,6 +117,6 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 		into = fmt.Sprintf("%s (%s of %s)", into, percent(r.Bytes, r.Raw), size(r.Raw))
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: packed %s of %s into %s in %s and read it back; --trunk %s uses it\n", dir,
-		plural(r.Layers, "layer", "layers"), model, into, seconds(time.Since(start).Seconds()), quoteArgument(dir))
+		plural(r.Layers, "layer", "layers"), model, into, seconds(time.Since(start).Seconds()), quotePath(dir))
 	return err
 }

@@ -12,6 +12,8 @@ import (
 	"sort"
 	"syscall"
 	"time"
+
+	"github.com/k3infer/k3/core/internal/fault"
 )
 
 // Files is a flat collection of named files, opened for random access.
@@ -41,6 +43,9 @@ var ErrShort = errors.New("the file ended early")
 
 // ErrChanged says that a file is no longer the one that was opened: it was written to, replaced or removed.
 var ErrChanged = errors.New("the file has changed since it was opened")
+
+// ErrFile says that what has a file's name cannot be that file: it is a directory or a device, or larger than any such file.
+var ErrFile = errors.New("not the file it should be")
 
 // maxRead bounds a single read call: macOS refuses above 2^31-1 bytes and Linux stops short of it.
 const maxRead = 1 << 30
@@ -99,7 +104,7 @@ func ReadAll(fs Files, name string, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	if f.Size() > limit {
-		return nil, fmt.Errorf("disk: read %s: %d bytes, more than the %d such a file may have", f.Name(), f.Size(), limit)
+		return nil, fault.Errorf(ErrFile, "disk: read %s: %d bytes, more than the %d such a file may have", f.Name(), f.Size(), limit)
 	}
 	p := make([]byte, f.Size())
 	return p, ReadFull(f, p, 0)
@@ -134,7 +139,7 @@ func (d dir) Open(name string) (File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a regular file", f.Name())
+		err = fault.Errorf(ErrFile, "%s: not a regular file", f.Name())
 	}
 	if err != nil {
 		f.Close()

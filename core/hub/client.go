@@ -38,9 +38,10 @@ type Options struct {
 	Endpoint  string        // an http or https URL; "" is DefaultEndpoint
 	Token     string        // sent to the endpoint and to no other host; "" is none
 	UserAgent string        // "" is "k3"
-	Tries     int           // attempts in a row without a byte of progress before giving up; 0 is 12, about eight minutes
+	Tries     int           // attempts in a row without a byte before giving up; 0 is 12, about five minutes, or 3 if no host ever answered
 	Delay     time.Duration // before the second attempt, about; it doubles up to a minute. 0 is a second
 	Stall     time.Duration // without a byte, after which a connection counts as broken; 0 is a minute
+	Retry     func(Retry)   // told of each attempt that failed before the next is waited for, one at a time; may be nil
 }
 
 // Client talks to one endpoint. It may be used by several goroutines.
@@ -73,7 +74,7 @@ func New(o Options) (*Client, error) {
 		}
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
-	c := &Client{endpoint: u, token: o.Token, agent: o.UserAgent, stall: o.Stall, retry: retry{tries: o.Tries, base: o.Delay}}
+	c := &Client{endpoint: u, token: o.Token, agent: o.UserAgent, stall: o.Stall, retry: retry{tries: o.Tries, first: o.Tries, base: o.Delay, tell: o.Retry}}
 	if c.agent == "" {
 		c.agent = "k3"
 	}
@@ -81,7 +82,7 @@ func New(o Options) (*Client, error) {
 		c.stall = stall
 	}
 	if c.retry.tries <= 0 {
-		c.retry.tries = 12
+		c.retry.tries, c.retry.first = 12, 3
 	}
 	if c.retry.base <= 0 {
 		c.retry.base = time.Second
@@ -172,16 +173,9 @@ func (c *Client) send(ctx context.Context, method string, u *url.URL, rng string
 		cancel(nil)
 		return nil, plain(u, err)
 	}
+	c.retry.reached.Store(true)
 	resp.Body = &watched{body: resp.Body, timer: time.AfterFunc(c.stall, func() { cancel(errStalled) }), cancel: cancel, ctx: ctx, stall: c.stall}
 	return &answer{resp, u}, nil
-}
-
-// plain says what went wrong without the URL's query, which net/http repeats in its errors.
-func plain(u *url.URL, err error) error {
-	if e := (*url.Error)(nil); errors.As(err, &e) {
-		err = e.Err
-	}
-	return fmt.Errorf("%s: %w", bare(u), err)
 }
 
 var errStalled = errors.New("nothing arrived for too long")
@@ -259,7 +253,7 @@ func clean(s string) string {
 // get asks for u and follows redirects. Each answer that is one is shown to hop first, if that is not nil; an error of hop ends
 // it. The answer is whatever comes after the last redirect.
 func (c *Client) get(ctx context.Context, method string, u *url.URL, rng string, hop func(*answer) error) (*answer, error) {
-	if err := c.retry.sleep(ctx, 0); err != nil {
+	if err := c.retry.sleep(ctx, c.retry.paused()); err != nil {
 		return nil, err
 	}
 	for range maxHops {

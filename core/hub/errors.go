@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -30,6 +31,35 @@ var (
 	ErrManifest = errors.New("unusable manifest")
 )
 
+// Failures are the errors of several files, one each.
+type Failures []error
+
+func (f Failures) Error() string {
+	texts := make([]string, len(f))
+	for i, err := range f {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap gives all of them.
+func (f Failures) Unwrap() []error { return f }
+
+// failures is nil without errors, the only one, or Failures.
+func failures(errs ...error) error {
+	var list Failures
+	for _, err := range errs {
+		list = append(list, fmt.Errorf("hub: %w", err))
+	}
+	switch len(list) {
+	case 0:
+		return nil
+	case 1:
+		return list[0]
+	}
+	return list
+}
+
 // statusError is an answer that is not the one hoped for.
 type statusError struct {
 	code    int
@@ -39,8 +69,11 @@ type statusError struct {
 	hub     bool          // the endpoint itself said it, not a host it sent us to
 }
 
-func (e *statusError) Error() string {
-	text := fmt.Sprintf("%s: %d %s", e.where, e.code, http.StatusText(e.code))
+func (e *statusError) Error() string { return e.where + ": " + e.answer() }
+
+// answer is the status in words.
+func (e *statusError) answer() string {
+	text := fmt.Sprintf("%d %s", e.code, http.StatusText(e.code))
 	if e.message != "" {
 		text += ": " + e.message
 	}

@@ -289,7 +289,7 @@ func (d *download) failure() error {
 	if errors.Is(d.failed, context.Canceled) || errors.Is(d.failed, context.DeadlineExceeded) {
 		return d.failed
 	}
-	return fmt.Errorf("hub: %w", errors.Join(append([]error{d.failed}, d.errs...)...))
+	return failures(append([]error{d.failed}, d.errs...)...)
 }
 
 // counter adds up bytes that are written to it.
@@ -369,10 +369,7 @@ func (d *download) fetch(ctx context.Context) error {
 	if d.finished+len(d.errs) < len(d.files) {
 		return d.failure()
 	}
-	if d.errs != nil {
-		return fmt.Errorf("hub: %w", errors.Join(d.errs...))
-	}
-	return nil
+	return failures(d.errs...)
 }
 
 // claim waits for blocks to fetch. It returns nil when there are none left, or something failed.
@@ -603,18 +600,10 @@ func (t *transfer) stream(ctx context.Context, w *writer) error {
 	}
 	if at < start {
 		if n, err := io.CopyN(io.Discard, a.Body, start-at); err != nil {
-			return fmt.Errorf("%s: after %d of %d bytes: %w", bare(a.url), n, size, unexpected(err))
+			return broken(a.url, n, size, err)
 		}
 	}
 	return w.copy(a, end)
-}
-
-// unexpected turns the end of a body that came too early into an error.
-func unexpected(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // forget asks the endpoint again where the file is, if u is where it sent us.
@@ -740,7 +729,7 @@ func (w *writer) copy(a *answer, end int64) error {
 			}
 		}
 		if err != nil && w.position() < end {
-			return fmt.Errorf("%s: at byte %d of %d: %w", bare(a.url), w.position(), w.t.item.Size, unexpected(err))
+			return broken(a.url, w.position(), w.t.item.Size, err)
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/k3infer/k3/core/internal/fault"
@@ -19,13 +20,25 @@ const (
 	longestAfter  = 15 * time.Minute // that a server may ask for
 )
 
+// Retry is an attempt that failed and will be made again.
+type Retry struct {
+	Cause   string        // which host, and what went wrong
+	Attempt int           // the next one: 2 after the first
+	Tries   int           // after so many in a row it is given up
+	Wait    time.Duration // before the next
+}
+
 // retry decides how often and how long to wait between attempts. All requests of a client share the pause a server asks for.
 type retry struct {
-	tries int           // attempts in a row without a new byte
-	base  time.Duration // before the second attempt, about
+	tries   int           // attempts in a row without a new byte
+	first   int           // the same, as long as no host has answered: an address that is wrong stays wrong
+	base    time.Duration // before the second attempt, about
+	tell    func(Retry)   // may be nil
+	reached atomic.Bool   // a host has answered
 
-	mu    sync.Mutex
-	until time.Time
+	mu      sync.Mutex
+	until   time.Time
+	telling sync.Mutex
 }
 
 // attempts counts the failures of one piece of work.
@@ -52,8 +65,10 @@ func (r *retry) wait(ctx context.Context, a *attempts, err error) error {
 		}
 	case errors.As(err, &protocol):
 		limit, count = min(limit, protocolTries), &a.protocol
-	case !temporary(err):
+	case !temporary(err), untrusted(err):
 		return err
+	case unreachable(err) && !r.reached.Load():
+		limit = r.first
 	}
 	if *count++; *count >= limit {
 		return err
@@ -70,7 +85,18 @@ func (r *retry) wait(ctx context.Context, a *attempts, err error) error {
 		r.pause(after)
 		delay = rand.N(r.base/2 + 1) // on top of the pause, so that not all ask at the same moment
 	}
+	delay += r.paused()
+	r.report(Retry{cause(err), *count + 1, limit, delay})
 	return r.sleep(ctx, delay)
+}
+
+func (r *retry) report(x Retry) {
+	if r.tell == nil {
+		return
+	}
+	r.telling.Lock()
+	defer r.telling.Unlock()
+	r.tell(x)
 }
 
 // temporary reports whether an error that is no answer may go away: everything the network does, but not what the disk does.
@@ -95,13 +121,15 @@ func (r *retry) pause(d time.Duration) {
 	}
 }
 
-// sleep waits for d, or longer if a server asked for that.
-func (r *retry) sleep(ctx context.Context, d time.Duration) error {
+// paused is how long nobody may ask yet.
+func (r *retry) paused() time.Duration {
 	r.mu.Lock()
-	if left := time.Until(r.until); left > 0 {
-		d += left
-	}
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	return max(time.Until(r.until), 0)
+}
+
+// sleep waits for d.
+func (r *retry) sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
 	}

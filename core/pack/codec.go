@@ -2,9 +2,9 @@ package pack
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
+	"github.com/k3infer/k3/core/internal/fault"
 	"github.com/k3infer/k3/core/kernel"
 )
 
@@ -32,7 +32,7 @@ const (
 	maxGap      = 256 // between exceptions; a longer one has an exception in between that is none
 )
 
-var errFrame = errors.New("damaged compressed weights")
+var errFrame = fault.Errorf(ErrFormat, "damaged compressed weights")
 
 // compress appends the compressed form of weights, two bytes each, to dst.
 func compress(dst, weights []byte) []byte {
