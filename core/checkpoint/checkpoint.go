@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"sync"
 
 	"github.com/k3infer/k3/core/checksum"
@@ -85,6 +86,7 @@ func (m *Model) open(ctx context.Context) error {
 	p := &problems{where: where}
 	var foreign some // shards that are something else, all for one reason most of the time
 	var what *foreignError
+	var absent []string
 	for n, name := range names {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%s: %w", where, err)
@@ -92,10 +94,11 @@ func (m *Model) open(ctx context.Context) error {
 		f, _, err := checksum.Open(m.Files, name)
 		if err != nil {
 			m.Index.shards = append(m.Index.shards, Shard{name, 0})
-			if notExist(err) {
-				err = fault.Errorf(ErrFormat, "%s is missing", name)
+			if m.shards = append(m.shards, nil); notExist(err) {
+				absent = append(absent, name)
+			} else {
+				p.add(err)
 			}
-			p.add(err)
 			continue
 		}
 		m.shards = append(m.shards, f)
@@ -110,6 +113,13 @@ func (m *Model) open(ctx context.Context) error {
 	if foreign.n > 0 {
 		p.add(fmt.Errorf("%s: %w", foreign.short(), what))
 	}
+	if absent != nil {
+		partial := &Partial{Files: m.Files.Name(), Missing: absent}
+		if b.placement != nil {
+			partial.Layers, partial.Of = m.layersHere(b.placement), m.Config.Layers
+		}
+		p.add(partial)
+	}
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -120,6 +130,29 @@ func (m *Model) open(ctx context.Context) error {
 	}
 	m.check(p)
 	return p.err()
+}
+
+// layersHere is the number of layers all of whose shards are open.
+func (m *Model) layersHere(p *placement) int {
+	const marker = ".layers." + number + "."
+	inLayer := make([]bool, len(p.names.pattern))
+	for i, pattern := range p.names.pattern {
+		inLayer[i] = strings.Contains(pattern, marker) && !strings.HasPrefix(pattern, "vision_tower.")
+	}
+	here := map[uint32]bool{}
+	for i, k := range p.table.keys {
+		if inLayer[k.pattern] {
+			whole, seen := here[k.a]
+			here[k.a] = m.shards[p.shard[i]] != nil && (whole || !seen)
+		}
+	}
+	n := 0
+	for _, whole := range here {
+		if whole {
+			n++
+		}
+	}
+	return n
 }
 
 // check compares the index with what the geometry needs.

@@ -15,6 +15,28 @@ var (
 	ErrFormat = errors.New("damaged or incomplete checkpoint")
 )
 
+// Partial says that shards are missing, as after k3 download --layers. It matches ErrFormat.
+type Partial struct {
+	Files      string   // where the others are: Files.Name
+	Layers, Of int      // layers of which every shard is there, by the index file; of how many; 0 without one
+	Missing    []string // shards
+}
+
+func (p *Partial) Error() string {
+	const most = 3
+	text := strings.Join(p.Missing[:min(most, len(p.Missing))], " is missing; ") + " is missing"
+	if n := len(p.Missing) - most; n > 0 {
+		text += fmt.Sprintf("; and %d more shards", n)
+	}
+	if p.Of > 0 {
+		text = fmt.Sprintf("%d of %d layers are here: %s", p.Layers, p.Of, text)
+	}
+	return text
+}
+
+// Is says that target is ErrFormat.
+func (p *Partial) Is(target error) bool { return target == ErrFormat }
+
 // problems collects what is wrong, so that one run tells everything.
 type problems struct {
 	where string

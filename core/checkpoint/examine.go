@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
@@ -26,6 +28,7 @@ type Examination struct {
 	Index    *Index    // the tensors of every shard whose header can be read
 	Problems []Problem // at most 10,000, and then one that says how many more there are
 	Sound    []bool    // by shard of the index: its header and size are right, so its tensors can be read
+	Layers   int       // of which all shards are there, by the index file; -1 without one
 
 	model Model
 	more  int
@@ -34,7 +37,7 @@ type Examination struct {
 // Examine checks all that Open checks and goes on where Open stops, to tell everything that is wrong. Whatever is wrong with the
 // checkpoint is no error of Examine.
 func Examine(ctx context.Context, files disk.Files) (*Examination, error) {
-	x := &Examination{model: Model{Files: files}}
+	x := &Examination{model: Model{Files: files}, Layers: -1}
 	if err := x.examine(ctx); err != nil {
 		x.Close()
 		return nil, err
@@ -153,6 +156,7 @@ func (x *Examination) examine(ctx context.Context) error {
 		x.Sound = append(x.Sound, sound)
 	}
 	if p := b.placement; p != nil {
+		x.Layers = m.layersHere(p)
 		bad := make([]bool, len(names))
 		for i := range names {
 			bad[i] = !x.Sound[i]
@@ -178,23 +182,138 @@ func (x *Examination) fit(p *placement, unread bool) {
 		x.add(Problem{File: "config.json", Err: fault.Errorf(ErrConfig, "%s", unevenGroups(m.Config))})
 		return
 	}
+	text, shapes, places := x.disagreements(p, unread)
+	if text != "" {
+		x.add(Problem{File: "config.json", Err: fault.Errorf(ErrConfig, "it disagrees with all shards: %s", text)})
+	}
 	var t Tensor
 	var ok bool
 	for s := range Required(m.Config, m.Quantized) {
 		switch t, ok = m.Index.at(s, t); {
+		case ok && shapes || !ok && places:
 		case ok && !s.Accepts(t.DType, t.Shape):
 			x.add(Problem{File: m.Index.shards[t.Shard].Name, Tensor: s.Name(),
 				Err: fault.Errorf(ErrFormat, "tensor %s is %s %v, where config.json asks for %s %v", s.Name(), t.DType, t.Shape, s.DType, s.Shape)})
 		case ok || unread && p == nil:
 		case p != nil:
-			if k, known := m.Index.names.lookup(s.Name()); known {
-				if _, placed := p.table.find(k); placed {
-					continue // its shard is at fault, which has been said
-				}
+			if m.placed(p, s) {
+				continue // its shard is at fault, which has been said
 			}
 			x.add(Problem{File: indexFile, Tensor: s.Name(), Err: fault.Errorf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
 		default:
 			x.add(Problem{Tensor: s.Name(), Err: fault.Errorf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
 		}
 	}
+}
+
+// placed reports whether the index file says where a tensor is.
+func (m *Model) placed(p *placement, s Spec) bool {
+	k, known := m.Index.names.lookup(s.Name())
+	if known && p != nil {
+		_, known = p.table.find(k)
+	}
+	return known && p != nil
+}
+
+// disagreements tells in what all shards are at odds with config.json: then it is what is wrong, and not each of them. A shard of
+// another checkpoint disagrees alone; a wrong number in config.json shows in every tensor whose shape it is part of, or in whole
+// layers or experts that are nowhere. shapes and places tell which of these is said with the text; "" is none.
+func (x *Examination) disagreements(p *placement, unread bool) (text string, shapes, places bool) {
+	m := &x.model
+	type row struct { // the tensors of one pattern and shape
+		pattern string
+		shape   *int
+	}
+	type group struct { // what is missing together if config.json is wrong: an expert of all layers, or a part of one
+		expert, layer int
+		part          string
+	}
+	type count struct{ all, odd, wrong int }
+	rows, groups := map[row]*count{}, map[group]*count{}
+	odd, fit := map[int]bool{}, map[int]int{} // shards with tensors that do not fit, and how many do
+	wrong, missing, spread := 0, 0, true
+	var firstWrong, firstMissing string
+	see := func(c *count, isOdd bool) *count {
+		if c == nil {
+			c = new(count)
+		}
+		if c.all++; isOdd {
+			c.odd++
+		}
+		return c
+	}
+	var t Tensor
+	var ok bool
+	for s := range Required(m.Config, m.Quantized) {
+		t, ok = m.Index.at(s, t)
+		bad := ok && !s.Accepts(t.DType, t.Shape)
+		if ok {
+			r := row{pattern: s.pattern}
+			if len(s.Shape) > 0 {
+				r.shape = &s.Shape[0]
+			}
+			rows[r] = see(rows[r], bad)
+			if !bad {
+				fit[t.Shard]++
+			} else {
+				if wrong++; wrong == 1 {
+					firstWrong = fmt.Sprintf("tensor %s is %s %v, not %s %v", s.Name(), t.DType, t.Shape, s.DType, s.Shape)
+				}
+				odd[t.Shard] = true
+			}
+		}
+		lost := !ok && !m.placed(p, s)
+		if lost {
+			if missing++; missing == 1 {
+				firstMissing = s.Name()
+			}
+			spread = spread && s.Layer >= 0
+		}
+		g := group{expert: s.Expert, layer: s.Layer}
+		if s.Expert >= 0 {
+			g.layer = -1
+		} else {
+			_, g.part, _ = strings.Cut(s.pattern, layers)
+			g.part, _, _ = strings.Cut(g.part, ".")
+			if !slices.Contains([]string{"self_attn", "mlp", "block_sparse_moe"}, g.part) {
+				g.part = ""
+			}
+		}
+		groups[g] = see(groups[g], lost)
+		if bad {
+			groups[g].wrong++
+		}
+	}
+
+	present := 0
+	for _, f := range m.shards {
+		if f != nil {
+			present++
+		}
+	}
+	fits := 0
+	for shard := range odd {
+		fits += fit[shard]
+	}
+	all := wrong > 1 && (len(odd) > 1 || present == 1 || fits >= wrong)
+	for _, c := range rows {
+		all = all && (c.odd == 0 || c.odd == c.all)
+	}
+	var texts []string
+	if shapes = all; shapes {
+		texts = append(texts, fmt.Sprintf("%d tensors do not have the shapes it gives them (%s)", wrong, firstWrong))
+	}
+	places = missing > 1 && spread && (p != nil || !unread)
+	for i, f := range m.shards {
+		places = places && (f == nil || x.Sound[i])
+	}
+	within := true // what does not fit is in places that are another's, too
+	for g, c := range groups {
+		places = places && (c.odd == 0 || 2*c.odd >= c.all && (g.layer >= 0 || g.expert >= 0))
+		within = within && (c.odd > 0 || c.wrong == 0)
+	}
+	if places {
+		texts = append(texts, fmt.Sprintf("none of them has %d tensors it asks for (the first is %s)", missing, firstMissing))
+	}
+	return strings.Join(texts, ", and "), shapes || places && within, places
 }

@@ -134,8 +134,9 @@ func TestTensorsOfUnreadableShardsAreNotCalledMissing(t *testing.T) {
 func TestManyProblemsAreCounted(t *testing.T) {
 	files := small(t, true, nil)
 	files.put("config.json", bytes.Replace(files["config.json"].data, []byte(`"num_experts": 4`), []byte(`"num_experts": 4000`), 1))
+	files[shardName(0, 3)].size++ // so that it is not config.json alone that is wrong
 	list, _ := examined(t, files)
-	if n := len(list); n != maxProblems+1 || !strings.Contains(list[n-1], fmt.Sprintf("and %d more problems", 3996*6*4+4*2-maxProblems)) {
+	if n := len(list); n != maxProblems+1 || !strings.Contains(list[n-1], fmt.Sprintf("and %d more problems", 2+3996*6*4-maxProblems)) {
 		t.Errorf("%d problems, at last %q", n, list[n-1])
 	}
 }
@@ -145,5 +146,62 @@ func TestExamineStopsWhenItsContextDoes(t *testing.T) {
 	cancel()
 	if _, err := Examine(ctx, small(t, true, nil)); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// One wrong number in config.json is one problem of config.json, and a shard of another model is that shard's.
+func TestConfigThatDisagreesWithAllShardsIsToBlameAlone(t *testing.T) {
+	c := string(small(t, true, nil)["config.json"].data)
+	for _, change := range [][2]string{
+		{`"moe_intermediate_size": 64`, `"moe_intermediate_size": 96`}, {`"hidden_size": 24`, `"hidden_size": 48`}, {`"num_experts": 4`, `"num_experts": 3`},
+		{`"num_experts": 4`, `"num_experts": 5`}, {"\"full_attn_layers\": [4, 5],\n   \"kda_layers\": [1, 2, 3]", "\"full_attn_layers\": [3, 4, 5],\n   \"kda_layers\": [1, 2]"}, {`"vocab_size": `, `"vocab_size": 1`},
+		{`"intermediate_size": `, `"intermediate_size": 1`}, {`"kv_lora_rank": `, `"kv_lora_rank": 1`},
+	} {
+		if !strings.Contains(c, change[0]) {
+			t.Errorf("config.json has no %s", change[0])
+			continue
+		}
+		for _, index := range []bool{true, false} {
+			files := small(t, true, nil)
+			files.put("config.json", []byte(strings.Replace(c, change[0], change[1], 1)))
+			if !index {
+				delete(files, indexFile)
+			}
+			list, x := examined(t, files)
+			if x.Config == nil {
+				t.Errorf("%s: %s", change[1], strings.Join(list, "\n"))
+				continue
+			}
+			if len(list) != 1 || !strings.HasPrefix(list[0], "config.json: it disagrees with all shards: ") {
+				t.Errorf("%s, index %v: %.2000s", change[1], index, strings.Join(list, "\n"))
+			}
+		}
+	}
+	// Another model's shard among ours, and an expert that was lost.
+	files := small(t, true, func(s shards) { s.reshape(t, "language_model.model.layers.0.input_layernorm.weight", BF16, 48) })
+	if list, _ := examined(t, files); len(list) != 1 || !strings.HasPrefix(list[0], shardName(0, 3)) {
+		t.Errorf("%q", list)
+	}
+	files = small(t, true, func(s shards) {
+		for _, w := range []string{"w1.weight_packed", "w1.weight_scale", "w2.weight_packed", "w2.weight_scale", "w3.weight_packed", "w3.weight_scale"} {
+			s.remove(t, "language_model.model.layers.2.block_sparse_moe.experts.1."+w)
+		}
+	})
+	if list, _ := examined(t, files); len(list) != 6 {
+		t.Errorf("%q", list)
+	}
+}
+
+func TestAPartOfACheckpointSaysHowManyLayersAreThere(t *testing.T) {
+	files := small(t, true, nil)
+	delete(files, shardName(1, 3))
+	delete(files, shardName(2, 3))
+	_, err := Open(context.Background(), files)
+	var p *Partial
+	if !errors.As(err, &p) || !errors.Is(err, ErrFormat) || p.Layers != 2 || p.Of != 5 || len(p.Missing) != 2 || p.Files != files.Name() {
+		t.Errorf("%v, %+v", err, p)
+	}
+	if list, x := examined(t, files); x.Layers != 2 || len(list) != 2 {
+		t.Errorf("%d layers, %q", x.Layers, list)
 	}
 }
