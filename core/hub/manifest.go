@@ -29,6 +29,7 @@ type Manifest struct {
 	Endpoint string         `json:"endpoint"`
 	Repo     string         `json:"repo"`
 	Commit   string         `json:"commit"`
+	Layers   int            `json:"layers,omitempty"` // only the first so many were asked for; 0 is all
 	Files    []ManifestFile `json:"files"`
 }
 
@@ -37,6 +38,7 @@ type ManifestFile struct {
 	File
 	Dir     string     `json:"dir,omitempty"`     // absolute, where the file lies instead; the manifest's directory links to it
 	Checked *time.Time `json:"checked,omitempty"` // the file's time of change when its checksum was last found right
+	Skipped bool       `json:"skipped,omitempty"` // a shard of layers that were not asked for
 }
 
 // Find gives the entry of a file, nil if there is none.
@@ -124,16 +126,20 @@ func same(a, b File) bool {
 	return a.Size == b.Size && a.SHA256 == b.SHA256 && a.GitSHA1 == b.GitSHA1
 }
 
-// renew is the manifest of a snapshot, keeping what an earlier one knows about files that are the same.
+// renew is the manifest of a snapshot, keeping what an earlier one knows about files that are the same. Which files were asked for
+// is not noted yet.
 func renew(old *Manifest, endpoint string, s *Snapshot) *Manifest {
 	m := &Manifest{Endpoint: endpoint, Repo: s.Repo, Commit: s.Commit}
+	if old != nil && old.of(s) {
+		m.Layers = old.Layers
+	}
 	for _, f := range s.Files {
 		if f.Size < 0 {
 			continue // not asked for, and not described
 		}
 		e := ManifestFile{File: f}
 		if o := old.Find(f.Name); o != nil {
-			e.Dir = o.Dir
+			e.Dir, e.Skipped = o.Dir, o.Skipped
 			if same(o.File, f) {
 				e.Checked = o.Checked
 			}
@@ -144,9 +150,34 @@ func renew(old *Manifest, endpoint string, s *Snapshot) *Manifest {
 	return m
 }
 
+// asked notes that files were asked for: all of a model, its first layers, or some by name, which changes nothing about others.
+func (m *Manifest) asked(r Request, files []File) {
+	chosen := map[string]bool{}
+	for _, f := range files {
+		chosen[f.Name] = true
+	}
+	for i := range m.Files {
+		e := &m.Files[i]
+		if chosen[e.Name] {
+			e.Skipped = false
+		} else if len(r.Include) == 0 {
+			e.Skipped = r.Layers > 0 && spreads(e.Name)
+		}
+	}
+	if len(r.Include) == 0 {
+		m.Layers = r.Layers
+	}
+}
+
 // fresh reports whether the file at path is as it was when its checksum was found right.
 func (f *ManifestFile) fresh(info fs.FileInfo) bool {
 	return f != nil && f.Checked != nil && info.Size() == f.Size && info.ModTime().Equal(*f.Checked)
+}
+
+// Unchanged reports whether the file at path is as it was when its checksum was last found right.
+func (f *ManifestFile) Unchanged(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && f.fresh(info)
 }
 
 // notExist reports whether err says that a file is missing.

@@ -108,6 +108,7 @@ func (c *Client) MakePlan(ctx context.Context, s *Snapshot, r Request) (*Plan, e
 		return nil, err
 	}
 	p.manifest = renew(old, c.Endpoint(), s)
+	p.manifest.asked(r, chosen)
 	if err := p.place(chosen); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,17 @@ type Tokenizer struct {
 	limits     limits
 }
 
+// FileError says which file an error of Load is about.
+type FileError struct {
+	File string
+	Err  error
+}
+
+func (e *FileError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the error.
+func (e *FileError) Unwrap() error { return e.Err }
+
 const ranksFile, jsonFile, configFile = "tiktoken.model", "tokenizer.json", "tokenizer_config.json"
 
 // Names are the files that have the ranks, of which Load needs one.
@@ -45,10 +56,10 @@ var Names = []string{ranksFile, jsonFile}
 // Load reads tiktoken.model and tokenizer_config.json. Without the latter, which a directory with nothing but ranks may lack,
 // all ids after the ranks are reserved ones and there is no EOS. What they do not have, the ranks or the added tokens, comes
 // from tokenizer.json, where it can be had exactly. Damaged files give an error that matches ErrFormat and names the file and
-// the line or field; without ranks it matches fs.ErrNotExist.
+// the line or field; without ranks it matches fs.ErrNotExist. Any other error is a *FileError.
 func Load(files disk.Files) (*Tokenizer, error) {
 	fail := func(file string, err error) (*Tokenizer, error) {
-		return nil, fmt.Errorf("tokenizer: load %s in %s: %w", file, files.Name(), err)
+		return nil, &FileError{file, fmt.Errorf("tokenizer: load %s in %s: %w", file, files.Name(), err)}
 	}
 	t := &Tokenizer{bos: -1, eos: -1, limits: reference}
 	var more *tokenizerJSON // nil as long as nothing of it is needed
@@ -68,13 +79,13 @@ func Load(files disk.Files) (*Tokenizer, error) {
 		}
 		t.vocabulary = more.vocabulary
 	default:
-		return nil, fmt.Errorf("tokenizer: load: %w", err)
+		return nil, &FileError{ranksFile, fmt.Errorf("tokenizer: load: %w", err)}
 	}
 	var c config
 	switch data, err = disk.ReadAll(files, configFile, 64<<20); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("tokenizer: load: %w", err)
+		return nil, &FileError{configFile, fmt.Errorf("tokenizer: load: %w", err)}
 	default:
 		if c, err = parseConfig(data, t.vocabulary.size()); err != nil {
 			return fail(configFile, instead(data, err))

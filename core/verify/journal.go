@@ -14,7 +14,7 @@ import (
 	"github.com/k3infer/k3/core/hub"
 )
 
-// record is what reading one file gave. An interrupted check keeps them, a line of JSON each, and goes on behind them.
+// record is what reading one file gave. An interrupted check keeps them, a line of JSON each, and goes on after them.
 type record struct {
 	Name     string    `json:"name"`
 	Size     int64     `json:"size"`
@@ -22,6 +22,7 @@ type record struct {
 	Expected string    `json:"expected,omitempty"` // checksum
 	Sum      string    `json:"sum"`
 	Faults   []fault   `json:"faults,omitempty"` // of single tensors
+	Zeros    zeros     `json:"zeros"`
 
 	sums *disk.Sums // of a shard that was read now
 }

@@ -16,6 +16,7 @@ type scanner struct {
 	carry   [8]byte             // the beginning of an element that the last piece cut
 	carried int
 	seen    counts
+	zeros   zeroScanner
 	report  func(tensor, text string)
 }
 
@@ -75,6 +76,7 @@ func (s *scanner) feed(data []byte, at int64) {
 		}
 		if from < to {
 			s.elements(kindOf(t), data[from-at:to-at], from-t.Offset)
+			s.zeros.feed(t, data[from-at:to-at])
 		}
 		if to < t.Offset+t.Bytes {
 			return // it goes on in the next piece
@@ -107,6 +109,7 @@ func (s *scanner) elements(k kind, data []byte, at int64) {
 
 // end tells what was found in a tensor.
 func (s *scanner) end(t checkpoint.Tensor) {
+	s.zeros.end(t)
 	c := s.seen
 	s.seen, s.carried = counts{}, 0
 	if c.nan+c.inf+c.bad == 0 {

@@ -49,6 +49,7 @@ const (
 	Different Result = "different" // it has another
 	Unknown   Result = "unknown"   // it was read, but nobody knows which checksum it should have
 	Absent    Result = "missing"
+	LeftOut   Result = "left out" // a shard of layers that were not asked for
 )
 
 // File is one file of the checkpoint.
@@ -66,31 +67,40 @@ type Problem struct {
 	Text   string `json:"problem"`
 	// Published says that the file is as it was published, so that fetching it again does not help.
 	Published bool `json:"published,omitempty"`
-	missing   bool
+	// Unreadable says that the file could not be read: it may be whole.
+	Unreadable bool `json:"unreadable,omitempty"`
+	// Unfinished says that another program has not written all of the file yet, so that fetching it again would get in its way.
+	Unfinished bool `json:"unfinished,omitempty"`
+	missing    bool
 }
 
 // Report is what a check found.
 type Report struct {
-	Path     string    `json:"path"`
-	Deep     bool      `json:"deep"`
-	OK       bool      `json:"ok"` // no problems
-	Repo     string    `json:"repo,omitempty"`
-	Commit   string    `json:"commit,omitempty"`
-	Endpoint string    `json:"endpoint,omitempty"`
-	Tensors  int       `json:"tensors"`
-	Bytes    int64     `json:"bytes"` // of the shards
-	Shards   int       `json:"shards"`
-	Checked  int       `json:"checked"` // shards that have checksums, with which every read is compared
+	Path     string `json:"path"`
+	Deep     bool   `json:"deep"`
+	OK       bool   `json:"ok"` // no problems
+	Repo     string `json:"repo,omitempty"`
+	Commit   string `json:"commit,omitempty"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Tensors  int    `json:"tensors"`
+	Bytes    int64  `json:"bytes"` // of the shards
+	Shards   int    `json:"shards"`
+	Checked  int    `json:"checked"` // shards that have checksums, with which every read is compared
+	// Layers is of how many layers, of OfLayers, all shards are there, by the index file; -1 without one.
+	Layers   int       `json:"layers"`
+	OfLayers int       `json:"of_layers"`
 	Files    []File    `json:"files"`
 	Problems []Problem `json:"problems"`
 	Notes    []string  `json:"notes"`
 	// Missing are the files that must be fetched, Damaged those that must be fetched again.
 	Missing []string `json:"missing"`
 	Damaged []string `json:"damaged"`
+	// LeftOut are the shards of layers that were not asked for, and are not there.
+	LeftOut []string `json:"left_out,omitempty"`
 }
 
-// small is the size up to which files are read even if the check is not deep.
-const small = 64 << 20
+// small is the size up to which files are read even if the check is not deep; tests change it.
+var small int64 = 64 << 20
 
 // What is known of the released checkpoint without a manifest.
 const (
@@ -104,7 +114,7 @@ var needed = []string{"config.json", "generation_config.json", "tokenizer_config
 // Check looks at a checkpoint. dir is the directory of files, where its manifest is and where an interrupted deep check leaves
 // its notes; "" if there is none. Damage is no error of Check.
 func Check(ctx context.Context, files disk.Files, dir string, o Options) (*Report, error) {
-	c := &check{files: files, dir: dir, options: o, report: Report{Path: files.Name(), Deep: o.Deep}}
+	c := &check{files: files, dir: dir, options: o, report: Report{Path: files.Name(), Deep: o.Deep}, zeros: map[string]zeros{}}
 	if err := c.run(ctx); err != nil {
 		return nil, err
 	}
@@ -117,8 +127,9 @@ type check struct {
 	options  Options
 	manifest *hub.Manifest
 	report   Report
-	read     []target // what is to be read, or was
-	unsaved  error    // why checksums could not be written
+	read     []target         // what is to be read, or was
+	zeros    map[string]zeros // by file
+	unsaved  error            // why checksums could not be written
 	mu       sync.Mutex
 }
 
@@ -139,8 +150,10 @@ func (c *check) run(ctx context.Context) error {
 			c.report.Repo, c.report.Commit, c.report.Endpoint = m.Repo, m.Commit, m.Endpoint
 		case errors.Is(err, fs.ErrNotExist):
 			c.note("no published sizes and checksums are known: k3 download keeps them in " + filepath.Join(hub.Folder, "manifest.json"))
-		default:
+		case errors.Is(err, hub.ErrManifest):
 			c.problem(Problem{File: hub.Folder + "/manifest.json", Text: err.Error(), Published: true})
+		default:
+			c.fault(hub.Folder+"/manifest.json", err)
 		}
 	}
 	x, err := checkpoint.Examine(ctx, c.files)
@@ -149,9 +162,18 @@ func (c *check) run(ctx context.Context) error {
 	}
 	defer x.Close()
 	for _, p := range x.Problems {
-		c.problem(Problem{File: p.File, Tensor: p.Tensor, Text: strings.TrimPrefix(p.Err.Error(), p.File+": "), missing: p.Missing})
+		switch {
+		case p.Missing && c.leftOut(p.File):
+		case p.Missing:
+			c.problem(Problem{File: p.File, Text: "it is missing", missing: true})
+		default:
+			c.add(Problem{File: p.File, Tensor: p.Tensor}, p.Err)
+		}
 	}
-	c.report.Tensors = x.Index.Len()
+	c.report.Tensors, c.report.Layers = x.Index.Len(), x.Layers
+	if x.Config != nil {
+		c.report.OfLayers = x.Config.Layers
+	}
 	c.tokenizer(x.Config)
 	c.list(x)
 	if n := len(x.Index.Shards()); c.manifest == nil && n == releasedShards && c.report.Bytes != releasedBytes {
@@ -161,6 +183,14 @@ func (c *check) run(ctx context.Context) error {
 		return err
 	}
 	c.checked(x.Index.Shards())
+	if !c.options.Deep {
+		if err := c.sample(ctx, x); err != nil {
+			return err
+		}
+		c.compared()
+	}
+	c.judge()
+	c.neighbours()
 	c.conclude()
 	return nil
 }
@@ -176,10 +206,108 @@ func (c *check) problem(p Problem) {
 	c.report.Problems = append(c.report.Problems, p)
 }
 
+// fault adds the problem of a file that an error tells of.
+func (c *check) fault(file string, err error) { c.add(Problem{File: file}, err) }
+
+// add adds a problem that an error tells of: damage, or that the file could not be read.
+func (c *check) add(p Problem, err error) {
+	damaged := false
+	for _, kind := range []error{checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, disk.ErrShort, disk.ErrFile} {
+		damaged = damaged || errors.Is(err, kind)
+	}
+	p.Text = strings.TrimPrefix(err.Error(), p.File+": ")
+	var path *fs.PathError
+	var read *disk.Error
+	switch {
+	case damaged:
+	case errors.Is(err, errWritten):
+		p.Unfinished = true
+	case errors.As(err, &read):
+		p.Unreadable, p.Text = true, fmt.Sprintf("it cannot be read at byte %d: %v", read.Off, read.Err)
+	case errors.As(err, &path):
+		p.Unreadable, p.Text = true, fmt.Sprintf("it cannot be read: %v", path.Err)
+	default:
+		p.Unreadable, p.Text = true, fmt.Sprintf("it cannot be read: %s", p.Text)
+	}
+	c.problem(p)
+}
+
+// errWritten says that a file is being written to.
+var errWritten = errors.New("it changes while it is read")
+
+// leftOut reports whether a shard was not asked for.
+func (c *check) leftOut(name string) bool {
+	f := c.manifest.Find(name)
+	return f != nil && f.Skipped
+}
+
+// compared notes the shards that nobody has compared with what was published since they changed.
+func (c *check) compared() {
+	n, of := 0, 0
+	for _, f := range c.report.Files {
+		if f.Result == NotRead && c.manifest.Find(f.Name) != nil {
+			if of++; !c.unchanged(f.Name) {
+				n++
+			}
+		}
+	}
+	if n > 0 {
+		c.note(fmt.Sprintf("%d of %d files that were not read have changed since their checksum was right, or it was never looked at: --deep does", n, of))
+	}
+}
+
+// neighbours finds what programs that fetch files leave beside those that they have not finished.
+func (c *check) neighbours() {
+	names, err := c.files.List()
+	if err != nil {
+		return // if that matters, it has been said
+	}
+	known := map[string]Result{}
+	for _, f := range c.report.Files {
+		known[f.Name] = f.Result
+	}
+	for _, p := range c.report.Problems {
+		if _, ok := known[p.File]; !ok {
+			known[p.File] = Absent
+		}
+	}
+	for _, name := range names {
+		file := name
+		for _, ending := range []string{".aria2", ".incomplete", ".part", ".partial"} {
+			file = strings.TrimSuffix(file, ending)
+		}
+		result, ok := known[file]
+		switch {
+		case file == name || !ok:
+		case file+".partial" == name && (c.manifest.Find(file) != nil || slices.Contains(names, name+".blocks")): // our own
+		case result == Right:
+			c.note(fmt.Sprintf("%s is left over: %s is whole", name, file))
+		default:
+			c.problem(Problem{File: file, Unfinished: true,
+				Text: fmt.Sprintf("another program is still fetching it, or was stopped: %s is beside it; let that finish, or remove %s and fetch the file again", name, name)})
+		}
+	}
+	if c.dir == "" {
+		return
+	}
+	if left, err := filepath.Glob(filepath.Join(escaped(c.dir), ".cache", "huggingface", "download", "*.incomplete")); err == nil && left != nil {
+		c.note(fmt.Sprintf("hf download is still fetching %d files into this directory, or was stopped: %s", len(left), filepath.Dir(left[0])))
+	}
+}
+
+// escaped is a path for patterns of filepath.Glob.
+func escaped(path string) string {
+	if filepath.Separator == '\\' {
+		return path // patterns have no escapes there
+	}
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
+
 // tokenizer checks that there is one that loads and fits the model.
 func (c *check) tokenizer(config *checkpoint.Config) {
 	const ranks, settings = "tiktoken.model", "tokenizer_config.json"
 	t, err := tokenizer.Load(c.files)
+	var file *tokenizer.FileError
 	switch {
 	case err == nil && config != nil && t.Vocab() > config.Vocab:
 		c.problem(Problem{File: settings, Text: fmt.Sprintf("the tokenizer has %d ids, the model %d", t.Vocab(), config.Vocab)})
@@ -188,10 +316,8 @@ func (c *check) tokenizer(config *checkpoint.Config) {
 		c.note("there is no tokenizer (" + ranks + "): the model runs with --ids only")
 	case errors.Is(err, fs.ErrNotExist):
 		c.problem(Problem{File: ranks, Text: "it is missing", missing: true})
-	case strings.Contains(err.Error(), settings):
-		c.problem(Problem{File: settings, Text: err.Error()})
-	default:
-		c.problem(Problem{File: ranks, Text: err.Error()})
+	case errors.As(err, &file):
+		c.fault(file.File, err)
 	}
 }
 
@@ -234,12 +360,16 @@ func (c *check) list(x *checkpoint.Examination) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && want == nil:
 			continue // if it is needed, that has been said
+		case errors.Is(err, fs.ErrNotExist) && want.Skipped:
+			c.report.LeftOut = append(c.report.LeftOut, name)
+			c.report.Files = append(c.report.Files, File{Name: name, Size: want.Size, Result: LeftOut})
+			continue
 		case errors.Is(err, fs.ErrNotExist):
 			c.problem(Problem{File: name, Text: "it is missing", missing: true})
 			c.report.Files = append(c.report.Files, File{Name: name, Size: want.Size, Result: Absent})
 			continue
 		case err != nil:
-			c.problem(Problem{File: name, Text: err.Error()})
+			c.fault(name, err)
 			continue
 		}
 		if strings.HasSuffix(name, ".safetensors") {
@@ -347,7 +477,7 @@ func (c *check) contents(ctx context.Context) error {
 				case ctx.Err() != nil:
 					return
 				case err != nil:
-					c.problem(Problem{File: t.file.Name, Text: err.Error()})
+					c.fault(t.file.Name, err)
 				default:
 					c.checksums(t, &rec)
 					j.add(rec)
@@ -406,6 +536,7 @@ func (c *check) result(t target, r record) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.zeros[f.Name] = r.Zeros
 	c.report.Files = append(c.report.Files, f)
 }
 
@@ -500,13 +631,17 @@ func (c *check) conclude() {
 	for _, f := range r.Files {
 		results[f.Name] = f.Result
 	}
+	unfinishedFiles := map[string]bool{}
+	for _, p := range r.Problems {
+		unfinishedFiles[p.File] = unfinishedFiles[p.File] || p.Unfinished
+	}
 	for i := range r.Problems {
 		p := &r.Problems[i]
 		if results[p.File] == Right {
 			p.Published = true
 		}
 		switch {
-		case p.File == "" || p.Published:
+		case p.File == "" || p.Published || p.Unreadable || unfinishedFiles[p.File]:
 		case p.missing:
 			r.Missing = append(r.Missing, p.File)
 		default:
@@ -524,6 +659,9 @@ func (c *check) conclude() {
 		if f := c.manifest.Find(name); f != nil && hub.Unfinished(c.dir, *f) {
 			unfinished++
 		}
+	}
+	if len(r.LeftOut) > 0 {
+		c.note(fmt.Sprintf("%d of %d layers are here, and no others were asked for: this is enough to look at, not to run", r.Layers, r.OfLayers))
 	}
 	if unfinished > 0 {
 		c.note(fmt.Sprintf("the download of %d of the missing files was begun and goes on where it stopped", unfinished))
@@ -574,7 +712,7 @@ func (r *reader) file(ctx context.Context, files disk.Files, t target) (record, 
 	}
 	defer f.Close()
 	if f.Size() != t.size {
-		return rec, fmt.Errorf("it had %d bytes a moment ago, now %d", t.size, f.Size())
+		return rec, fmt.Errorf("%w: it had %d bytes a moment ago, now %d", errWritten, t.size, f.Size())
 	}
 	digest, summer := hub.NewDigest(t.file), checkpoint.NewSummer(t.size)
 	scan := scanner{tensors: t.tensors, report: func(tensor, text string) { rec.Faults = append(rec.Faults, fault{tensor, text}) }}
@@ -605,6 +743,6 @@ func (r *reader) file(ctx context.Context, files disk.Files, t target) (record, 
 		r.read(len(data))
 	}
 	scan.feed(nil, t.size) // tensors without elements at the end
-	rec.Sum, rec.sums = digest.Sum(), summer.Sums()
+	rec.Sum, rec.sums, rec.Zeros = digest.Sum(), summer.Sums(), scan.zeros.found
 	return rec, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"os"
@@ -18,7 +19,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/disk/disktest"
 	"github.com/k3infer/k3/core/hub"
 	"github.com/k3infer/k3/core/hub/hubtest"
 )
@@ -395,13 +398,14 @@ func (f failingFiles) Open(name string) (disk.File, error) {
 	return g, err
 }
 
-func TestAFileThatCannotBeReadIsDamaged(t *testing.T) {
+// It may be whole: what to mend is the disk or the permissions, and fetching it again is no cure.
+func TestAFileThatCannotBeReadIsNotCalledDamaged(t *testing.T) {
 	dir := downloaded(t, demoFiles(t))
 	r, err := Check(t.Context(), failingFiles{disk.Dir(dir)}, dir, Options{Deep: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(r.Damaged, []string{shard2}) || !strings.Contains(r.texts()[0], "the disk is on fire") {
+	if r.OK || r.Damaged != nil || r.Missing != nil || len(r.Problems) != 1 || !r.Problems[0].Unreadable || !strings.Contains(r.texts()[0], "the disk is on fire") {
 		t.Errorf("%q, damaged %q", r.texts(), r.Damaged)
 	}
 }
@@ -544,5 +548,260 @@ func TestFaultsOfThePublishedModelAreCalledSo(t *testing.T) {
 	r := verified(t, downloaded(t, files), Options{})
 	if len(r.Problems) != 1 || !r.Problems[0].Published || r.OK || r.Damaged != nil || r.Missing != nil {
 		t.Errorf("%+v, damaged %q", r.Problems, r.Damaged)
+	}
+}
+
+func TestATruncationThatIsNoticedWhileReadingIsDamage(t *testing.T) {
+	dir := downloaded(t, demoFiles(t))
+	files := disktest.Wrap(disk.Dir(dir), func(r io.ReaderAt, name string, p []byte, off int64) (int, error) {
+		const end = 1 << 20
+		if filepath.Base(name) != shard2 || off+int64(len(p)) <= end {
+			return r.ReadAt(p, off)
+		}
+		n, _ := r.ReadAt(p[:max(end-off, 0)], off)
+		return n, io.EOF
+	})
+	r, err := Check(t.Context(), files, dir, Options{Deep: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(r.Damaged, []string{shard2}) {
+		t.Errorf("%q, damaged %q", r.texts(), r.Damaged)
+	}
+}
+
+// zeroed sets all of a tensor to zero, or n bytes of it from byte from.
+func zeroed(t *testing.T, data []byte, file, tensor string, from, n int64) {
+	t.Helper()
+	index, err := checkpoint.ReadFile(disk.Dir(demo), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, ok := index.Lookup(tensor)
+	if !ok {
+		t.Fatalf("%s has no %s", file, tensor)
+	}
+	if n < 0 {
+		n = x.Bytes
+	}
+	clear(data[x.Offset+from:][:n])
+}
+
+func TestZerosInPlaceOfWeightsAreFound(t *testing.T) {
+	const l = "language_model.model.layers.1."
+	files := demoFiles(t)
+	for _, c := range []struct {
+		name    string
+		tensor  string
+		from, n int64
+		deep    string // what a deep check says, "" for nothing
+		plain   bool   // the other notices, too
+	}{
+		{"a matrix", l + "self_attn.q_proj.weight", 0, -1, "1 of %d weight matrices are nothing but zeros, the first tensor " + l + "self_attn.q_proj.weight", true},
+		{"a router", l + "block_sparse_moe.gate.weight", 0, -1, "nothing but zeros, the first tensor " + l + "block_sparse_moe.gate.weight", true},
+		{"packed weights of an expert", l + "block_sparse_moe.experts.0.w1.weight_packed", 0, -1, "nothing but zeros", false}, // plain checks look at some experts only
+		{"a bias", l + "block_sparse_moe.gate.e_score_correction_bias", 0, -1, "", false},
+		{"a norm", l + "input_layernorm.weight", 0, -1, "", false},
+	} {
+		shard := shard1
+		if _, ok := lookup(t, shard1, c.tensor); !ok {
+			shard = shard2
+		}
+		data := slices.Clone(files[shard])
+		zeroed(t, data, shard, c.tensor, c.from, c.n)
+		broken := maps.Clone(files)
+		broken[shard] = data
+		for _, deep := range []bool{true, false} {
+			// As published, it is so; nobody knows what it should be; it was something else.
+			dir := downloaded(t, broken)
+			if r := verified(t, dir, Options{Deep: deep}); !r.OK || len(r.Notes) != b2i(c.deep != "" && (deep || c.plain)) {
+				t.Errorf("%s, as published: %q, notes %q", c.name, r.texts(), r.Notes)
+			}
+			os.RemoveAll(filepath.Join(dir, hub.Folder))
+			r := verified(t, dir, Options{Deep: deep})
+			want := c.deep
+			if !deep {
+				want = "seem to be nothing but zeros"
+			}
+			switch found := c.deep != "" && (deep || c.plain); {
+			case !found && !r.OK:
+				t.Errorf("%s, deep %v: %q", c.name, deep, r.texts())
+			case found && (!slices.Equal(r.Damaged, []string{shard}) || len(r.Problems) != 1):
+				t.Errorf("%s, deep %v: %q, damaged %q", c.name, deep, r.texts(), r.Damaged)
+			case found:
+				if before, after, ok := strings.Cut(want, "%d"); !strings.Contains(r.Problems[0].Text, before) || ok && !strings.Contains(r.Problems[0].Text, after) {
+					t.Errorf("%s, deep %v: %q", c.name, deep, r.texts())
+				}
+			}
+		}
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func lookup(t *testing.T, file, tensor string) (checkpoint.Tensor, bool) {
+	t.Helper()
+	index, err := checkpoint.ReadFile(disk.Dir(demo), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return index.Lookup(tensor)
+}
+
+// Runs of zeros are found at every offset and however the file is cut into pieces.
+func TestRunsOfZerosAreFound(t *testing.T) {
+	const size = 300 << 10
+	for _, c := range []struct {
+		name    string
+		from, n int
+		runs    int
+	}{
+		{"model.layers.0.a.weight", 0, zeroRun + zeroBlock, 1}, {"model.layers.0.a.weight", 12345, zeroRun + 2*zeroBlock, 1},
+		{"model.layers.0.a.weight", size - zeroRun - 2*zeroBlock, zeroRun + 2*zeroBlock, 1}, {"model.layers.0.a.weight", 100, zeroRun - 1, 0},
+		{"model.layers.0.a.weight", 0, 0, 0}, {"lm_head.weight", 12345, 128 << 10, 0}, {"vision_tower.layers.0.weight", 0, 128 << 10, 0},
+	} {
+		data := bytes.Repeat([]byte{1}, size)
+		clear(data[c.from:][:c.n])
+		for _, piece := range []int{1000, 4096, 7777, size} {
+			x := checkpoint.Tensor{Name: c.name, DType: checkpoint.U8, Shape: []int{300, 1024}, Bytes: size, Offset: 10}
+			s := scanner{tensors: []checkpoint.Tensor{x}}
+			file := append(make([]byte, 10), data...)
+			for at := 0; at < len(file); at += piece {
+				s.feed(file[at:min(at+piece, len(file))], int64(at))
+			}
+			z := s.zeros.found
+			if z.Runs != c.runs || z.Empty != 0 || z.RunBytes > int64(c.n) || c.runs > 0 && (z.RunAt < int64(c.from+10) || z.RunAt >= int64(c.from+10+zeroBlock)) {
+				t.Errorf("%+v in pieces of %d: %+v", c, piece, z)
+			}
+		}
+	}
+}
+
+// A checkpoint without any experts' weights was made to be one, and is no damage.
+func TestAHollowCheckpointIsNoted(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := fabricate.Write(t.Context(), dir, fabricate.Options{Config: fabricate.Geometry("tiny"), Sparse: true, Seed: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, deep := range []bool{false, true} {
+		r := verified(t, dir, Options{Deep: deep})
+		if !r.OK || !slices.ContainsFunc(r.Notes, func(s string) bool { return strings.Contains(s, "of experts that were read are zeros") }) {
+			t.Errorf("deep %v: %q, notes %q", deep, r.texts(), r.Notes)
+		}
+	}
+}
+
+func TestANaNInARouterIsFound(t *testing.T) {
+	const l = "language_model.model.layers.1.block_sparse_moe.gate."
+	files := demoFiles(t)
+	data := slices.Clone(files[shard1])
+	poison(t, data, shard1, l+"weight", 3, []byte{0xC0, 0x7F})
+	poison(t, data, shard1, l+"e_score_correction_bias", 1, []byte{0, 0, 0xC0, 0x7F})
+	files[shard1] = data
+	r := verified(t, downloaded(t, files), Options{Deep: true})
+	if len(r.Problems) != 2 {
+		t.Errorf("%q", r.texts())
+	}
+}
+
+func TestFilesThatOtherProgramsHaveNotFinishedAreNamed(t *testing.T) {
+	for _, ending := range []string{".aria2", ".incomplete", ".part", ".partial"} {
+		dir := downloaded(t, demoFiles(t))
+		path := filepath.Join(dir, shard1+ending)
+		if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		// What is known to be whole is whole.
+		if r := verified(t, dir, Options{Deep: true}); !r.OK || ending != ".partial" && (len(r.Notes) != 1 || !strings.Contains(r.Notes[0], shard1+ending)) {
+			t.Errorf("%s: %q, notes %q", ending, r.texts(), r.Notes)
+		}
+		os.RemoveAll(filepath.Join(dir, hub.Folder))
+		for _, missing := range []bool{false, true} {
+			if missing {
+				os.Remove(filepath.Join(dir, shard1))
+			}
+			r := verified(t, dir, Options{})
+			if r.OK || r.Damaged != nil || r.Missing != nil || !strings.Contains(strings.Join(r.texts(), "\n"), "another program is still fetching it") {
+				t.Errorf("%s, missing %v: %q, damaged %q, missing %q", ending, missing, r.texts(), r.Damaged, r.Missing)
+			}
+		}
+	}
+	// Those of files that are none of a model's do not matter.
+	dir := downloaded(t, demoFiles(t))
+	os.WriteFile(filepath.Join(dir, "film.part"), nil, 0o644)
+	os.MkdirAll(filepath.Join(dir, ".cache", "huggingface", "download"), 0o755)
+	os.WriteFile(filepath.Join(dir, ".cache", "huggingface", "download", "abc.incomplete"), nil, 0o644)
+	if r := verified(t, dir, Options{}); !r.OK || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "hf download is still fetching 1 files") {
+		t.Errorf("%q, notes %q", r.texts(), r.Notes)
+	}
+}
+
+func TestAShardOfAnotherModelIsFoundByItsChecksum(t *testing.T) {
+	files := demoFiles(t)
+	dir := downloaded(t, files)
+	// The same tensors with other weights, in a file that is too large to be read by the way.
+	defer func(old int64) { small = old }(small)
+	small = 1 << 10
+	other := slices.Clone(files[shard2])
+	other[len(other)-9] ^= 0x10
+	os.WriteFile(filepath.Join(dir, shard2), other, 0o644)
+	os.Chtimes(filepath.Join(dir, shard2), time.Now(), time.Now().Add(time.Minute))
+	if r := verified(t, dir, Options{}); len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "have changed since their checksum was right") {
+		t.Errorf("notes %q", r.Notes)
+	}
+	if r := verified(t, dir, Options{Deep: true}); !slices.Equal(r.Damaged, []string{shard2}) {
+		t.Errorf("damaged %q", r.Damaged)
+	}
+}
+
+func TestThePartThatWasAskedForPasses(t *testing.T) {
+	h := hubtest.New(demoFiles(t))
+	defer h.Close()
+	c, err := hub.New(hub.Options{Endpoint: h.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	dir := t.TempDir()
+	fetch := func(r hub.Request) {
+		t.Helper()
+		s, err := c.Snapshot(t.Context(), h.Repo, h.Commit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Dir = dir
+		p, err := c.MakePlan(t.Context(), s, r)
+		if err == nil {
+			_, err = c.Download(t.Context(), p, hub.Config{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fetch(hub.Request{Layers: 1})
+	for _, deep := range []bool{false, true} {
+		r := verified(t, dir, Options{Deep: deep})
+		if !r.OK || r.Missing != nil || r.LeftOut == nil || r.Layers < 1 || r.Layers >= r.OfLayers || !strings.Contains(strings.Join(r.Notes, "\n"), "layers are here") {
+			t.Errorf("%q, missing %q, left out %q, notes %q", r.texts(), r.Missing, r.LeftOut, r.Notes)
+		}
+	}
+	// A shard of those layers is missed, and so is one that was asked for since.
+	left := verified(t, dir, Options{}).LeftOut
+	fetch(hub.Request{Include: left[:1]})
+	for _, name := range []string{left[0], shard1} {
+		os.Remove(filepath.Join(dir, name))
+	}
+	if r := verified(t, dir, Options{}); !slices.Contains(r.Missing, shard1) || !slices.Contains(r.Missing, left[0]) {
+		t.Errorf("missing %q, left out %q", r.Missing, r.LeftOut)
+	}
+	// All of it, in the end.
+	fetch(hub.Request{})
+	if r := verified(t, dir, Options{}); !r.OK || r.LeftOut != nil || r.Layers != r.OfLayers || len(r.Notes) > 0 {
+		t.Errorf("%q, left out %q, notes %q", r.texts(), r.LeftOut, r.Notes)
 	}
 }
