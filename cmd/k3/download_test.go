@@ -22,6 +22,7 @@ import (
 //
 //	code N k3 ARGS...    the exit code is N
 //	flip FILE OFFSET     changes a bit of the byte at the offset, from the end if it is negative
+//	swap FILE OLD NEW    replaces text in a file
 //	wants TOKEN          from now on, the hub answers only to those who have the token
 //	stalls true|false    from now on, large files come without an end, or do again
 //	await FILE           waits until the file is there
@@ -79,6 +80,13 @@ func TestHubScripts(t *testing.T) {
 				}
 				data[at] ^= 1
 				ts.Check(os.WriteFile(path, data, 0o644))
+			},
+			"swap": func(ts *testscript.TestScript, neg bool, args []string) {
+				text := ts.ReadFile(args[0])
+				if !strings.Contains(text, args[1]) {
+					ts.Fatalf("%s has no %s", args[0], args[1])
+				}
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Replace(text, args[1], args[2], 1)), 0o644))
 			},
 			"stalls": func(ts *testscript.TestScript, neg bool, args []string) {
 				h := ts.Value(key{}).(*hubtest.Hub)

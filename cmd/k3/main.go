@@ -41,8 +41,13 @@ func main() {
 		for _, text := range messages(err) {
 			fmt.Fprintf(os.Stderr, "k3: %s\n", text)
 		}
-		if hint := (&hinted{}); errors.As(err, &hint) {
+		var hint *hinted
+		var partial *checkpoint.Partial
+		switch {
+		case errors.As(err, &hint):
 			fmt.Fprintf(os.Stderr, "k3: %s\n", hint.hint)
+		case errors.As(err, &partial):
+			fmt.Fprintf(os.Stderr, "k3: %s fetches the rest\n", goOn(partial.Files, partial.Missing...))
 		}
 	}
 	os.Exit(exitCode(err))

@@ -89,14 +89,15 @@ func recognise(dir string, needed ...string) error {
 	return inputf("model %s: %w", dir, err)
 }
 
-// goOn is the command that goes on with the download of a directory.
-func goOn(dir string) string {
-	command := "k3 download " + quotePath(dir)
+// goOn is the command that goes on with the download of a directory; missing are shards it lacks, as far as they are known.
+func goOn(dir string, missing ...string) string {
 	names, _ := disk.Dir(dir).List() // without them the command asks for more than it need
-	if _, err := hub.ReadManifest(dir); err != nil && !slices.ContainsFunc(names, releasedShard) {
-		command += " --repo OWNER/NAME"
+	isReleased := slices.ContainsFunc(append(names, missing...), releasedShard)
+	repo, endpoint := "", ""
+	if m, err := hub.ReadManifest(dir); err == nil {
+		repo, endpoint = m.Repo, m.Endpoint
 	}
-	return command
+	return strings.Join(downloadArguments(dir, repo, endpoint, isReleased), " ")
 }
 
 // releasedShard tells by the name of a shard whether its model can be the released one.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -30,8 +32,9 @@ func verifyCommand() *cobra.Command {
 		Long: "Check a model's directory (demo is the built-in one) and list everything that is wrong with it: the header of every shard, every\n" +
 			"tensor against config.json, the tokenizer, sizes and, where the files were fetched by k3 download, checksums. That reads little;\n" +
 			"--deep reads every byte, around the page cache: the checksums of all shards, and numbers that no weight has (NaN, infinity, a\n" +
-			"scale byte of 255). Interrupted, it goes on where it stopped.\n\n" +
-			"The exit code is 0 if all is well, 3 if not.",
+			"scale byte of 255, zeros where weights should be). Interrupted, it goes on where it stopped.\n\n" +
+			"The exit code is 0 if all is well, also of a part that download --layers fetched, 3 if not, and 1 if nothing is known to be wrong\n" +
+			"but files cannot be read.",
 		Args: oneArgument("a model's directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if readers < 1 || readers > 64 {
@@ -93,24 +96,27 @@ func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet
 	if err != nil || r.OK {
 		return err
 	}
+	unread := 0
+	for _, p := range r.Problems {
+		if p.Unreadable {
+			unread++
+		}
+	}
+	if unread == len(r.Problems) {
+		return fmt.Errorf("%s: %s cannot be read: nobody knows whether it is whole", dir, plural(unread, "file", "files"))
+	}
 	return inputf("%s: %s", dir, plural(len(r.Problems), "problem", "problems"))
 }
 
-// fetchCommand is the command that fetches what is missing or damaged, "" if nothing is.
+// fetchCommand is the command that fetches what is missing or damaged, or else the layers that were not asked for; "" if nothing is.
 func fetchCommand(r *verify.Report, dir string) string {
-	if len(r.Missing)+len(r.Damaged) == 0 || dir == presets.DemoModel {
+	if len(r.Missing)+len(r.Damaged)+len(r.LeftOut) == 0 || dir == presets.DemoModel {
 		return ""
 	}
-	args := []string{"k3", "download", quoteArgument(dir)}
-	if r.Repo == "" && !released(r) {
-		args = append(args, "--repo", "OWNER/NAME")
-	}
-	if r.Endpoint != "" && r.Endpoint != hub.DefaultEndpoint {
-		args = append(args, "--endpoint", quoteArgument(r.Endpoint))
-	}
+	args := downloadArguments(dir, r.Repo, r.Endpoint, released(r))
 	// What is merely missing is what the command fetches anyway, if that is many.
 	const few = 4
-	if len(r.Damaged) > 0 || len(r.Missing) <= few {
+	if len(r.Damaged) > 0 || len(r.Missing) > 0 && (len(r.Missing) <= few || len(r.LeftOut) > 0) {
 		for _, list := range [][]string{r.Missing, r.Damaged} {
 			for _, name := range list {
 				args = append(args, "--include", quoteArgument(name))
@@ -123,16 +129,62 @@ func fetchCommand(r *verify.Report, dir string) string {
 	return strings.Join(args, " ")
 }
 
+// downloadArguments begin the command that goes on with a directory: from where its manifest says, and to where its files are.
+func downloadArguments(dir, repo, endpoint string, isReleased bool) []string {
+	args := []string{"k3", "download", quotePath(dir)}
+	if repo == "" && !isReleased {
+		args = append(args, "--repo", "OWNER/NAME")
+	}
+	if endpoint != "" && endpoint != hub.DefaultEndpoint {
+		args = append(args, "--endpoint", quoteArgument(endpoint))
+	}
+	if repo != "" {
+		return args // the manifest knows where the files are
+	}
+	var dirs []string
+	entries, _ := os.ReadDir(dir) // if it cannot be read, that has been said
+	for _, e := range entries {
+		to, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err == nil && isShard(e.Name()) && filepath.IsAbs(to) && filepath.Base(to) == e.Name() && !slices.Contains(dirs, filepath.Dir(to)) {
+			dirs = append(dirs, filepath.Dir(to))
+		}
+	}
+	for _, d := range dirs {
+		args = append(args, "--dir", quotePath(d))
+	}
+	return args
+}
+
 // released tells by the names of the shards whether this can be the released model.
 func released(r *verify.Report) bool {
 	return slices.ContainsFunc(r.Files, func(f verify.File) bool { return releasedShard(f.Name) })
 }
 
+func isShard(name string) bool { return strings.HasSuffix(name, ".safetensors") }
+
 // writeVerified says what was found.
 func writeVerified(w io.Writer, r *verify.Report, command string, took time.Duration) error {
 	const most = 20 // problems of one file; --json has all
+	const few = 4   // shards that are missing; their names alone tell little
+	missing := 0
+	absent := map[string]bool{}
+	for _, name := range r.Missing {
+		if absent[name] = isShard(name); absent[name] {
+			missing++
+		}
+	}
+	if missing > few {
+		here := ""
+		if r.Layers >= 0 && r.OfLayers > 0 {
+			here = fmt.Sprintf(": %d of %d layers are here", r.Layers, r.OfLayers)
+		}
+		fmt.Fprintf(w, "%s: %d shards are missing%s (--json names them)\n", r.Path, missing, here)
+	}
 	shown, file := 0, ""
 	for i, p := range r.Problems {
+		if missing > few && absent[p.File] {
+			continue
+		}
 		if i == 0 || p.File != file {
 			shown, file = 0, p.File
 		}
@@ -155,7 +207,7 @@ func writeVerified(w io.Writer, r *verify.Report, command string, took time.Dura
 	shards := 0
 	for _, f := range r.Files {
 		counts[f.Result]++
-		if strings.HasSuffix(f.Name, ".safetensors") && f.Result != verify.Absent {
+		if isShard(f.Name) && f.Result != verify.Absent && f.Result != verify.LeftOut {
 			shards++
 		}
 	}
@@ -163,22 +215,25 @@ func writeVerified(w io.Writer, r *verify.Report, command string, took time.Dura
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
 	var sums []string
-	for _, result := range []verify.Result{verify.Right, verify.Different, verify.Unknown, verify.NotRead, verify.Absent} {
+	for _, result := range []verify.Result{verify.Right, verify.Different, verify.Unknown, verify.NotRead, verify.Absent, verify.LeftOut} {
 		if n := counts[result]; n > 0 {
 			text := map[verify.Result]string{
 				verify.Right: "with the published checksum", verify.Different: "that are not as published", verify.Unknown: "read, with nothing to compare with",
-				verify.NotRead: "not read (--deep does)", verify.Absent: "missing",
+				verify.NotRead: "not read (--deep does)", verify.Absent: "missing", verify.LeftOut: "of layers that were not asked for",
 			}[result]
 			sums = append(sums, fmt.Sprintf("%d %s", n, text))
 		}
 	}
 	fmt.Fprintf(w, "%s: %s in %s, %s; files: %s; %s\n", r.Path, plural(r.Tensors, "tensor", "tensors"), plural(shards, "shard", "shards"), size(r.Bytes), strings.Join(sums, ", "), seconds(took.Seconds()))
-	if command != "" {
-		_, err := fmt.Fprintf(w, "\nthis fetches what is missing or damaged:\n\n  %s\n", command)
-		return err
-	}
 	if r.OK {
-		_, err := fmt.Fprintln(w, "no problems found")
+		fmt.Fprintln(w, "no problems found")
+	}
+	what := "what is missing or damaged"
+	if len(r.Missing)+len(r.Damaged) == 0 {
+		what = "the other layers"
+	}
+	if command != "" {
+		_, err := fmt.Fprintf(w, "\nthis fetches %s:\n\n  %s\n", what, command)
 		return err
 	}
 	return nil

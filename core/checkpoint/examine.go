@@ -182,6 +182,9 @@ func (x *Examination) fit(p *placement, unread bool) {
 		x.add(Problem{File: "config.json", Err: fault.Errorf(ErrConfig, "%s", unevenGroups(m.Config))})
 		return
 	}
+	if x.fits() {
+		return
+	}
 	text, shapes, places := x.disagreements(p, unread)
 	if text != "" {
 		x.add(Problem{File: "config.json", Err: fault.Errorf(ErrConfig, "it disagrees with all shards: %s", text)})
@@ -204,6 +207,18 @@ func (x *Examination) fit(p *placement, unread bool) {
 			x.add(Problem{Tensor: s.Name(), Err: fault.Errorf(ErrFormat, "tensor %s, which config.json asks for, is in no shard", s.Name())})
 		}
 	}
+}
+
+// fits reports whether every tensor is there and has its shape.
+func (x *Examination) fits() bool {
+	var t Tensor
+	var ok bool
+	for s := range Required(x.Config, x.model.Quantized) {
+		if t, ok = x.Index.at(s, t); !ok || !s.Accepts(t.DType, t.Shape) {
+			return false
+		}
+	}
+	return true
 }
 
 // placed reports whether the index file says where a tensor is.

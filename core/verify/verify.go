@@ -200,7 +200,10 @@ func (c *check) note(text string) { c.report.Notes = append(c.report.Notes, text
 func (c *check) problem(p Problem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p.missing && slices.ContainsFunc(c.report.Problems, func(q Problem) bool { return q.missing && q.File == p.File }) {
+	// Several checks open the same file, and find the same.
+	if slices.ContainsFunc(c.report.Problems, func(q Problem) bool {
+		return q.File == p.File && (p.missing && q.missing || p.Unreadable && q.Unreadable)
+	}) {
 		return
 	}
 	c.report.Problems = append(c.report.Problems, p)

@@ -146,7 +146,7 @@ func (z *zeros) text(sampled bool) string {
 }
 
 // samples are how often a matrix is looked at that begins to look empty.
-const samples = 16
+const samples = 4
 
 // sample looks at a few bytes of the matrices of every sound shard: of all outside the routed experts, and of some experts.
 func (c *check) sample(ctx context.Context, x *checkpoint.Examination) error {
