@@ -127,9 +127,10 @@ type check struct {
 	options  Options
 	manifest *hub.Manifest
 	report   Report
-	read     []target         // what is to be read, or was
-	zeros    map[string]zeros // by file
-	unsaved  error            // why checksums could not be written
+	read     []target          // what is to be read, or was
+	zeros    map[string]zeros  // by file
+	sums     map[string]string // SHA-256 by file, without a manifest
+	unsaved  error             // why checksums could not be written
 	mu       sync.Mutex
 }
 
@@ -149,7 +150,7 @@ func (c *check) run(ctx context.Context) error {
 			c.manifest = m
 			c.report.Repo, c.report.Commit, c.report.Endpoint = m.Repo, m.Commit, m.Endpoint
 		case errors.Is(err, fs.ErrNotExist):
-			c.note("no published sizes and checksums are known: k3 download keeps them in " + filepath.Join(hub.Folder, "manifest.json"))
+			c.besides()
 		case errors.Is(err, hub.ErrManifest):
 			c.problem(Problem{File: hub.Folder + "/manifest.json", Text: err.Error(), Published: true})
 		default:
@@ -306,6 +307,20 @@ func escaped(path string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
+// besides looks for checksums that came along without a manifest.
+func (c *check) besides() {
+	sums, name, err := readSums(c.files)
+	switch {
+	case err != nil:
+		c.note(fmt.Sprintf("%s is there and cannot be used: %v", name, err))
+	case len(sums) > 0:
+		c.sums = sums
+		c.note("checksums are those of " + name + ", whoever made it")
+	default:
+		c.note("no published sizes and checksums are known: k3 download keeps them in " + filepath.Join(hub.Folder, "manifest.json"))
+	}
+}
+
 // tokenizer checks that there is one that loads and fits the model.
 func (c *check) tokenizer(config *checkpoint.Config) {
 	const ranks, settings = "tiktoken.model", "tokenizer_config.json"
@@ -378,7 +393,7 @@ func (c *check) list(x *checkpoint.Examination) {
 		if strings.HasSuffix(name, ".safetensors") {
 			c.report.Bytes += size
 		}
-		t := target{file: hub.File{Name: name, Size: size}, size: size, tensors: names[name]}
+		t := target{file: hub.File{Name: name, Size: size, SHA256: c.sums[name]}, size: size, tensors: names[name]}
 		if want != nil {
 			t.file = want.File
 			if size != want.Size {
@@ -387,7 +402,7 @@ func (c *check) list(x *checkpoint.Examination) {
 				continue
 			}
 		}
-		if c.options.Deep || want != nil && size <= small {
+		if c.options.Deep || expected(t.file) != "" && size <= small {
 			if c.dir != "" {
 				t.info, _ = os.Stat(filepath.Join(c.dir, filepath.FromSlash(name)))
 			}
