@@ -59,7 +59,7 @@ func downloadCommand() *cobra.Command {
 	flags.IntVar(&f.layers, "layers", 0, "fetch only the weights of the first `N` layers, and those of no layer")
 	flags.StringArrayVar(&f.dirs, "dir", nil, "put the weights into `DIR`, linked to from the model's; may be repeated to spread them over disks")
 	flags.IntVar(&f.connections, "connections", 8, "ask for `N` ranges at a time")
-	flags.IntVar(&f.tries, "tries", 12, "give up after `N` attempts in a row that bring nothing; unless given, after 3 if no host answers at all")
+	flags.IntVar(&f.tries, "tries", 0, "give up after `N` attempts in a row that bring nothing (default: 12, or 3 if no host answers at all)")
 	flags.BoolVar(&f.force, "force", false, "replace files that are there but are not the repository's")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "say what would be fetched, and fetch nothing")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
@@ -76,7 +76,7 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 		return usagef("--layers and --include: only one of them")
 	case f.connections < 1 || f.connections > 64:
 		return usagef("--connections: %d: must be from 1 to 64", f.connections)
-	case f.tries < 1:
+	case f.tries < 0 || cmd.Flags().Changed("tries") && f.tries == 0:
 		return usagef("--tries: %d: must be at least 1", f.tries)
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
@@ -108,11 +108,8 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	}
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
 	defer line.clear()
-	options := hub.Options{Endpoint: f.endpoint, Token: token, UserAgent: "k3 (" + runtime.GOOS + ")", Retry: retries(line)}
-	if cmd.Flags().Changed("tries") {
-		options.Tries = f.tries
-	}
-	c, err := hub.New(options)
+	agent := "k3 (" + runtime.GOOS + ")"
+	c, err := hub.New(hub.Options{Endpoint: f.endpoint, Token: token, Tries: f.tries, UserAgent: agent, Retry: retries(line)})
 	if err != nil {
 		return hubError(err, dir, f)
 	}
@@ -184,15 +181,11 @@ func retries(line *progress) func(hub.Retry) {
 	}
 }
 
-// likeRepository reports whether a directory that is not there is called as a repository is, so that it may be meant as one.
+// likeRepository reports whether a directory that is not there is called as a repository is, so that it may be meant as
+// one.
 func likeRepository(dir string) bool {
-	owner, name, ok := strings.Cut(dir, "/")
-	for _, part := range []string{owner, name} {
-		ok = ok && part != "" && part[0] != '.' && !strings.ContainsFunc(part, func(r rune) bool {
-			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
-		})
-	}
-	if !ok {
+	owner, _, ok := strings.Cut(dir, "/")
+	if !ok || !hub.IsRepo(dir) {
 		return false
 	}
 	_, err := os.Lstat(owner)
@@ -216,15 +209,17 @@ func askForDirectory(cmd *cobra.Command, c *hub.Client, line *progress, dir stri
 	if f.repo == releasedRepo {
 		what += " (1.56 TB)"
 	}
+	is := fmt.Sprintf("%s is a repository of %s", dir, c.Endpoint())
 	refused := coded{exitUsage, &hinted{
-		fmt.Errorf("%s is a repository of %s, and download wants a directory", dir, c.Endpoint()),
-		fmt.Sprintf("k3 download --repo %s DIR fetches that repository into DIR; with --yes, %s goes into the directory ./%s", dir, what, dir),
+		fmt.Errorf("%s, and download wants a directory", is),
+		fmt.Sprintf("k3 download --repo %s DIR fetches that repository into DIR; with --yes, %s goes into the directory ./%s",
+			dir, what, dir),
 	}}
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return refused
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s is a repository of %s. Fetch %s into the directory ./%s? [y/N] ", dir, c.Endpoint(), what, dir)
+	fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s. Fetch %s into the directory ./%s? [y/N] ", is, what, dir)
 	answer, err := bufio.NewReader(in).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); err != nil || answer != "y" && answer != "yes" {
 		return refused
@@ -363,14 +358,14 @@ func writePlan(w io.Writer, p *hub.Plan, asJSON bool) error {
 	return nil
 }
 
-// quoteArgument writes an argument so that a shell takes it as it is: that of Unix, or both of those of Windows as far as they
-// agree.
+// quoteArgument writes an argument so that a shell takes it as it is: that of Unix, or both of those of Windows as far
+// as they agree.
 func quoteArgument(s string) string { return quoteFor(runtime.GOOS, s) }
 
 func quoteFor(system, s string) string {
 	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/=:,@+", r) ||
-			r == '\\' && system == "windows"
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("._-/=:,@+", r) || r == '\\' && system == "windows"
 	}
 	quoted := s
 	switch {

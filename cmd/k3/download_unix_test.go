@@ -12,7 +12,8 @@ import (
 	"github.com/k3infer/k3/core/hub/hubtest"
 )
 
-// With the race detector on, this fails if what tells of progress and what tells of finished files get in each other's way.
+// With the race detector on, this fails if what tells of progress and what tells of finished files get in each other's
+// way.
 func TestProgressOfADownloadAndItsMessagesShareATerminal(t *testing.T) {
 	files := map[string][]byte{"config.json": []byte("{}")}
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {

@@ -112,8 +112,8 @@ func exitCode(err error) int {
 		}
 		return false
 	}
-	damaged := is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession, core.ErrChecksum, checksum.ErrFormat,
-		pack.ErrNone, pack.ErrFormat, pack.ErrOther, disk.ErrShort, disk.ErrFile)
+	damaged := is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession,
+		core.ErrChecksum, checksum.ErrFormat, pack.ErrNone, pack.ErrFormat, pack.ErrOther, disk.ErrShort, disk.ErrFile)
 	var c coded
 	switch {
 	case err == nil:

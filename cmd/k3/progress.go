@@ -19,8 +19,8 @@ const slow = time.Second
 // redraw is the shortest time between two states of the progress line.
 const redraw = 100 * time.Millisecond
 
-// progress is a line on a terminal that says how far a run is. It writes nothing anywhere else. show, notice and clear may be
-// called by several goroutines; update only by the one whose work it shows.
+// progress is a line on a terminal that says how far a run is. It writes nothing anywhere else. show, notice and clear
+// may be called by several goroutines; update only by the one whose work it shows.
 type progress struct {
 	w       io.Writer // nil when there is no terminal
 	stderr  io.Writer // for notices

@@ -33,8 +33,8 @@ func verifyCommand() *cobra.Command {
 			"tensor against config.json, the tokenizer, sizes and, where the files were fetched by k3 download, checksums. That reads little;\n" +
 			"--deep reads every byte, around the page cache: the checksums of all shards, and numbers that no weight has (NaN, infinity, a\n" +
 			"scale byte of 255, zeros where weights should be). Interrupted, it goes on where it stopped.\n\n" +
-			"The exit code is 0 if all is well, also of a part that download --layers fetched, 3 if not, and 1 if nothing is known to be wrong\n" +
-			"but files cannot be read.",
+			"The exit code is 0 if all is well, also of a part that download --layers fetched, 3 if not, and 1 if nothing is known\n" +
+			"to be wrong but files cannot be read.",
 		Args: oneArgument("a model's directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if readers < 1 || readers > 64 {
@@ -103,12 +103,13 @@ func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet
 		}
 	}
 	if unread == len(r.Problems) {
-		return fmt.Errorf("%s: %s cannot be read: nobody knows whether it is whole", dir, plural(unread, "file", "files"))
+		return fmt.Errorf("%s: %s cannot be read", dir, plural(unread, "file", "files"))
 	}
 	return inputf("%s: %s", dir, plural(len(r.Problems), "problem", "problems"))
 }
 
-// fetchCommand is the command that fetches what is missing or damaged, or else the layers that were not asked for; "" if nothing is.
+// fetchCommand is the command that fetches what is missing or damaged, or else the layers that were not asked for; ""
+// if nothing is.
 func fetchCommand(r *verify.Report, dir string) string {
 	if len(r.Missing)+len(r.Damaged)+len(r.LeftOut) == 0 || dir == presets.DemoModel {
 		return ""
@@ -129,7 +130,8 @@ func fetchCommand(r *verify.Report, dir string) string {
 	return strings.Join(args, " ")
 }
 
-// downloadArguments begin the command that goes on with a directory: from where its manifest says, and to where its files are.
+// downloadArguments begin the command that goes on with a directory: from where its manifest says, and to where its
+// files are.
 func downloadArguments(dir, repo, endpoint string, isReleased bool) []string {
 	args := []string{"k3", "download", quotePath(dir)}
 	if repo == "" && !isReleased {
@@ -145,8 +147,11 @@ func downloadArguments(dir, repo, endpoint string, isReleased bool) []string {
 	entries, _ := os.ReadDir(dir) // if it cannot be read, that has been said
 	for _, e := range entries {
 		to, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if err == nil && isShard(e.Name()) && filepath.IsAbs(to) && filepath.Base(to) == e.Name() && !slices.Contains(dirs, filepath.Dir(to)) {
-			dirs = append(dirs, filepath.Dir(to))
+		if err != nil || !isShard(e.Name()) || !filepath.IsAbs(to) || filepath.Base(to) != e.Name() {
+			continue // not made by download --dir
+		}
+		if d := filepath.Dir(to); !slices.Contains(dirs, d) {
+			dirs = append(dirs, d)
 		}
 	}
 	for _, d := range dirs {
@@ -215,11 +220,13 @@ func writeVerified(w io.Writer, r *verify.Report, command string, took time.Dura
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
 	var sums []string
-	for _, result := range []verify.Result{verify.Right, verify.Different, verify.Unknown, verify.NotRead, verify.Absent, verify.LeftOut} {
+	for _, result := range []verify.Result{verify.Right, verify.Different, verify.Unknown, verify.NotRead,
+		verify.Absent, verify.LeftOut} {
 		if n := counts[result]; n > 0 {
 			text := map[verify.Result]string{
 				verify.Right: "with the published checksum", verify.Different: "that are not as published", verify.Unknown: "read, with nothing to compare with",
-				verify.NotRead: "not read (--deep does)", verify.Absent: "missing", verify.LeftOut: "of layers that were not asked for",
+				verify.NotRead: "not read (--deep does)", verify.Absent: "missing",
+				verify.LeftOut: "of layers that were not asked for",
 			}[result]
 			sums = append(sums, fmt.Sprintf("%d %s", n, text))
 		}

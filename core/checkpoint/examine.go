@@ -230,9 +230,10 @@ func (m *Model) placed(p *placement, s Spec) bool {
 	return known && p != nil
 }
 
-// disagreements tells in what all shards are at odds with config.json: then it is what is wrong, and not each of them. A shard of
-// another checkpoint disagrees alone; a wrong number in config.json shows in every tensor whose shape it is part of, or in whole
-// layers or experts that are nowhere. shapes and places tell which of these is said with the text; "" is none.
+// disagreements tells in what all shards are at odds with config.json: then it is what is wrong, and not each of them.
+// A shard of another checkpoint disagrees alone; a wrong number in config.json shows in every tensor whose shape it is
+// part of, or in whole layers or experts that are nowhere. shapes and places tell which of these is said with the text;
+// "" is none.
 func (x *Examination) disagreements(p *placement, unread bool) (text string, shapes, places bool) {
 	m := &x.model
 	type row struct { // the tensors of one pattern and shape
@@ -328,7 +329,8 @@ func (x *Examination) disagreements(p *placement, unread bool) (text string, sha
 		within = within && (c.odd > 0 || c.wrong == 0)
 	}
 	if places {
-		texts = append(texts, fmt.Sprintf("none of them has %d tensors it asks for (the first is %s)", missing, firstMissing))
+		texts = append(texts, fmt.Sprintf("none of them has %d tensors it asks for (the first is %s)",
+			missing, firstMissing))
 	}
 	return strings.Join(texts, ", and "), shapes || places && within, places
 }

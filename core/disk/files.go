@@ -44,7 +44,8 @@ var ErrShort = errors.New("the file ended early")
 // ErrChanged says that a file is no longer the one that was opened: it was written to, replaced or removed.
 var ErrChanged = errors.New("the file has changed since it was opened")
 
-// ErrFile says that what has a file's name cannot be that file: it is a directory or a device, or larger than any such file.
+// ErrFile says that what has a file's name cannot be that file: it is a directory or a device, or larger than any such
+// file.
 var ErrFile = errors.New("not the file it should be")
 
 // maxRead bounds a single read call: macOS refuses above 2^31-1 bytes and Linux stops short of it.
@@ -104,7 +105,8 @@ func ReadAll(fs Files, name string, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	if f.Size() > limit {
-		return nil, fault.Errorf(ErrFile, "disk: read %s: %d bytes, more than the %d such a file may have", f.Name(), f.Size(), limit)
+		return nil, fault.Errorf(ErrFile, "disk: read %s: %d bytes, more than the %d such a file may have",
+			f.Name(), f.Size(), limit)
 	}
 	p := make([]byte, f.Size())
 	return p, ReadFull(f, p, 0)

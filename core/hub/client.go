@@ -38,7 +38,7 @@ type Options struct {
 	Endpoint  string        // an http or https URL; "" is DefaultEndpoint
 	Token     string        // sent to the endpoint and to no other host; "" is none
 	UserAgent string        // "" is "k3"
-	Tries     int           // attempts in a row without a byte before giving up; 0 is 12, about five minutes, or 3 if no host ever answered
+	Tries     int           // attempts in a row without a byte before giving up; 0 is 12, or 3 if no host ever answered
 	Delay     time.Duration // before the second attempt, about; it doubles up to a minute. 0 is a second
 	Stall     time.Duration // without a byte, after which a connection counts as broken; 0 is a minute
 	Retry     func(Retry)   // told of each attempt that failed before the next is waited for, one at a time; may be nil
@@ -74,7 +74,8 @@ func New(o Options) (*Client, error) {
 		}
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
-	c := &Client{endpoint: u, token: o.Token, agent: o.UserAgent, stall: o.Stall, retry: retry{tries: o.Tries, first: o.Tries, base: o.Delay, tell: o.Retry}}
+	c := &Client{endpoint: u, token: o.Token, agent: o.UserAgent, stall: o.Stall,
+		retry: retry{tries: o.Tries, first: o.Tries, base: o.Delay, tell: o.Retry}}
 	if c.agent == "" {
 		c.agent = "k3"
 	}
@@ -365,6 +366,9 @@ func appendPath(u *url.URL, segments ...string) {
 	}
 	u.RawPath = raw
 }
+
+// IsRepo reports whether a text can be the name of a repository.
+func IsRepo(text string) bool { return checkRepo(text) == nil }
 
 func checkRepo(repo string) error {
 	parts := strings.Split(repo, "/")

@@ -126,8 +126,8 @@ func same(a, b File) bool {
 	return a.Size == b.Size && a.SHA256 == b.SHA256 && a.GitSHA1 == b.GitSHA1
 }
 
-// renew is the manifest of a snapshot, keeping what an earlier one knows about files that are the same. Which files were asked for
-// is not noted yet.
+// renew is the manifest of a snapshot, keeping what an earlier one knows about files that are the same. Which files
+// were asked for is not noted yet.
 func renew(old *Manifest, endpoint string, s *Snapshot) *Manifest {
 	m := &Manifest{Endpoint: endpoint, Repo: s.Repo, Commit: s.Commit}
 	if old != nil && old.of(s) {
@@ -150,7 +150,8 @@ func renew(old *Manifest, endpoint string, s *Snapshot) *Manifest {
 	return m
 }
 
-// asked notes that files were asked for: all of a model, its first layers, or some by name, which changes nothing about others.
+// asked notes that files were asked for: all of a model, its first layers, or some by name, which changes nothing about
+// others.
 func (m *Manifest) asked(r Request, files []File) {
 	chosen := map[string]bool{}
 	for _, f := range files {

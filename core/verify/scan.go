@@ -48,8 +48,8 @@ func (k kind) size() int {
 }
 
 func kindOf(t checkpoint.Tensor) kind {
-	if strings.HasPrefix(t.Name, "vision_tower.") || strings.HasPrefix(t.Name, "mm_projector.") {
-		return ignored // the text model does not read them
+	if isVision(t.Name) {
+		return ignored
 	}
 	switch t.DType {
 	case checkpoint.BF16:
@@ -64,6 +64,11 @@ func kindOf(t checkpoint.Tensor) kind {
 		}
 	}
 	return ignored
+}
+
+// isVision reports whether a tensor is one that the text model does not read.
+func isVision(name string) bool {
+	return strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "mm_projector.")
 }
 
 // feed takes the bytes of the file at offset at. Pieces come in order and without gaps, from the beginning of the file.

@@ -16,8 +16,8 @@ var sumFiles = []string{"SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha25
 // maxSums is the size above which a file cannot be one.
 const maxSums = 1 << 20
 
-// readSums finds the checksums that came with a checkpoint without a manifest: by file, and the name of the file they are in, ""
-// if there is none.
+// readSums finds the checksums that came with a checkpoint without a manifest: by file, and the name of the file they
+// are in, "" if there is none.
 func readSums(files disk.Files) (map[string]string, string, error) {
 	for _, name := range sumFiles {
 		data, err := disk.ReadAll(files, name, maxSums)
@@ -29,14 +29,15 @@ func readSums(files disk.Files) (map[string]string, string, error) {
 	return nil, "", nil
 }
 
-// parseSums reads lines "SUM  NAME" or "SUM *NAME", passing over others. Of names in other directories nothing is known here, nor of
-// those that have two sums.
+// parseSums reads lines "SUM  NAME" or "SUM *NAME", passing over others. Of names in other directories nothing is known
+// here, nor of those that have two sums.
 func parseSums(data []byte) map[string]string {
 	sums := map[string]string{}
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	for lines.Scan() {
 		sum, name, ok := strings.Cut(strings.TrimRight(lines.Text(), "\r"), " ")
-		if !ok || len(sum) != 64 || strings.Trim(sum, "0123456789abcdefABCDEF") != "" || len(name) < 2 || name[0] != ' ' && name[0] != '*' {
+		if !ok || len(sum) != 64 || strings.Trim(sum, "0123456789abcdefABCDEF") != "" ||
+			len(name) < 2 || name[0] != ' ' && name[0] != '*' {
 			continue
 		}
 		name, sum = strings.TrimPrefix(name[1:], "./"), strings.ToLower(sum)

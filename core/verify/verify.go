@@ -69,7 +69,8 @@ type Problem struct {
 	Published bool `json:"published,omitempty"`
 	// Unreadable says that the file could not be read: it may be whole.
 	Unreadable bool `json:"unreadable,omitempty"`
-	// Unfinished says that another program has not written all of the file yet, so that fetching it again would get in its way.
+	// Unfinished says that another program has not written all of the file yet, so that fetching it again would get in
+	// its way.
 	Unfinished bool `json:"unfinished,omitempty"`
 	missing    bool
 }
@@ -114,7 +115,8 @@ var needed = []string{"config.json", "generation_config.json", "tokenizer_config
 // Check looks at a checkpoint. dir is the directory of files, where its manifest is and where an interrupted deep check leaves
 // its notes; "" if there is none. Damage is no error of Check.
 func Check(ctx context.Context, files disk.Files, dir string, o Options) (*Report, error) {
-	c := &check{files: files, dir: dir, options: o, report: Report{Path: files.Name(), Deep: o.Deep}, zeros: map[string]zeros{}}
+	c := &check{files: files, dir: dir, options: o, zeros: map[string]zeros{}}
+	c.report = Report{Path: files.Name(), Deep: o.Deep}
 	if err := c.run(ctx); err != nil {
 		return nil, err
 	}
@@ -216,7 +218,9 @@ func (c *check) fault(file string, err error) { c.add(Problem{File: file}, err) 
 // add adds a problem that an error tells of: damage, or that the file could not be read.
 func (c *check) add(p Problem, err error) {
 	damaged := false
-	for _, kind := range []error{checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, disk.ErrShort, disk.ErrFile} {
+	for _, kind := range []error{
+		checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, disk.ErrShort, disk.ErrFile,
+	} {
 		damaged = damaged || errors.Is(err, kind)
 	}
 	p.Text = strings.TrimPrefix(err.Error(), p.File+": ")
@@ -256,7 +260,8 @@ func (c *check) compared() {
 		}
 	}
 	if n > 0 {
-		c.note(fmt.Sprintf("%d of %d files that were not read have changed since their checksum was right, or it was never looked at: --deep does", n, of))
+		c.note(fmt.Sprintf("of %s not read, %d changed after the checksum was right, or it was never looked at: --deep does",
+			count(of, "file"), n))
 	}
 }
 
@@ -283,28 +288,37 @@ func (c *check) neighbours() {
 		result, ok := known[file]
 		switch {
 		case file == name || !ok:
-		case file+".partial" == name && (c.manifest.Find(file) != nil || slices.Contains(names, name+".blocks")): // our own
+		case file+".partial" == name && (c.manifest.Find(file) != nil || slices.Contains(names, name+".blocks")):
+			// It is our own.
 		case result == Right:
 			c.note(fmt.Sprintf("%s is left over: %s is whole", name, file))
 		default:
-			c.problem(Problem{File: file, Unfinished: true,
-				Text: fmt.Sprintf("another program is still fetching it, or was stopped: %s is beside it; let that finish, or remove %s and fetch the file again", name, name)})
+			c.problem(Problem{File: file, Unfinished: true, Text: fmt.Sprintf("another program is still fetching it, "+
+				"or was stopped: %s is beside it; let that finish, or remove %s and fetch the file again", name, name)})
 		}
 	}
 	if c.dir == "" {
 		return
 	}
-	if left, err := filepath.Glob(filepath.Join(escaped(c.dir), ".cache", "huggingface", "download", "*.incomplete")); err == nil && left != nil {
-		c.note(fmt.Sprintf("hf download is still fetching %d files into this directory, or was stopped: %s", len(left), filepath.Dir(left[0])))
+	cache := filepath.Join(c.dir, ".cache", "huggingface", "download")
+	entries, err := os.ReadDir(cache)
+	n := 0
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".incomplete") {
+			n++
+		}
+	}
+	if err == nil && n > 0 {
+		c.note(fmt.Sprintf("hf download is still fetching %s into this directory, or was stopped: %s", count(n, "file"), cache))
 	}
 }
 
-// escaped is a path for patterns of filepath.Glob.
-func escaped(path string) string {
-	if filepath.Separator == '\\' {
-		return path // patterns have no escapes there
+// count is a number of things.
+func count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
 	}
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // besides looks for checksums that came along without a manifest.
@@ -317,7 +331,8 @@ func (c *check) besides() {
 		c.sums = sums
 		c.note("checksums are those of " + name + ", whoever made it")
 	default:
-		c.note("no published sizes and checksums are known: k3 download keeps them in " + filepath.Join(hub.Folder, "manifest.json"))
+		c.note("no published sizes and checksums are known: k3 download keeps them in " +
+			filepath.Join(hub.Folder, "manifest.json"))
 	}
 }
 
@@ -679,7 +694,8 @@ func (c *check) conclude() {
 		}
 	}
 	if len(r.LeftOut) > 0 {
-		c.note(fmt.Sprintf("%d of %d layers are here, and no others were asked for: this is enough to look at, not to run", r.Layers, r.OfLayers))
+		c.note(fmt.Sprintf("%d of %d layers are here, and no others were asked for: this is enough to look at, not to run",
+			r.Layers, r.OfLayers))
 	}
 	if unfinished > 0 {
 		c.note(fmt.Sprintf("the download of %d of the missing files was begun and goes on where it stopped", unfinished))

@@ -11,13 +11,13 @@ import (
 	"github.com/k3infer/k3/core/disk"
 )
 
-// Zeros where weights should be are what a download that never finished leaves, or a disk that lost what was written to it: the
-// header is there, and so is the size.
+// Zeros where weights should be are what a download that never finished leaves, or a disk that lost what was written to
+// it: the header is there, and so is the size.
 
 const (
 	zeroBlock = 4 << 10 // what is looked at as one: no file system loses less
-	// zeroRun is how many bytes in a row are not the weights of a matrix any more. The tables of embeddings and of the output have
-	// rows of ids that nobody uses, which may well be zeros.
+	// zeroRun is how many bytes in a row are not the weights of a matrix any more. The tables of embeddings and of the
+	// output have rows of ids that nobody uses, which may well be zeros.
 	zeroRun      = 64 << 10
 	zeroRunTable = 16 << 20
 )
@@ -35,8 +35,8 @@ type zeros struct {
 	RunAt    int64  `json:"run_at"`           // its offset in the file
 }
 
-// isMatrix tells whether a tensor is one of those that a model cannot do without: norms, biases, decays and the vectors of the
-// residual attention may be zeros.
+// isMatrix tells whether a tensor is one of those that a model cannot do without: norms, biases, decays and the vectors
+// of the residual attention may be zeros.
 func isMatrix(t checkpoint.Tensor) bool {
 	sides := 0
 	for _, n := range t.Shape {
@@ -45,7 +45,7 @@ func isMatrix(t checkpoint.Tensor) bool {
 		}
 	}
 	text := strings.Contains(t.Name, "layers.") || isTable(t.Name)
-	return sides >= 2 && text && !strings.HasPrefix(t.Name, "vision_tower.") && !strings.HasPrefix(t.Name, "mm_projector.")
+	return sides >= 2 && text && !isVision(t.Name)
 }
 
 func isTable(name string) bool {
@@ -134,21 +134,31 @@ func (z *zeros) text(sampled bool) string {
 	var texts []string
 	switch {
 	case z.Empty > 0 && sampled:
-		texts = append(texts, fmt.Sprintf("%d of %d weight matrices that were sampled seem to be nothing but zeros, the first tensor %s: --deep reads them all",
-			z.Empty, z.Matrices, z.First))
+		texts = append(texts, fmt.Sprintf("of %s that were sampled %d seem to be nothing but zeros, the first tensor %s: "+
+			"--deep reads them all", matrices(z.Matrices), z.Empty, z.First))
 	case z.Empty > 0:
-		texts = append(texts, fmt.Sprintf("%d of %d weight matrices are nothing but zeros, the first tensor %s", z.Empty, z.Matrices, z.First))
+		texts = append(texts, fmt.Sprintf("of %s %d are nothing but zeros, the first tensor %s",
+			matrices(z.Matrices), z.Empty, z.First))
 	}
 	if z.Runs > 0 {
-		texts = append(texts, fmt.Sprintf("%d long runs of zeros, %d bytes together, the first at byte %d in tensor %s", z.Runs, z.RunBytes, z.RunAt, z.RunIn))
+		texts = append(texts, fmt.Sprintf("%s of zeros, %d bytes together, the first at byte %d in tensor %s",
+			count(z.Runs, "long run"), z.RunBytes, z.RunAt, z.RunIn))
 	}
 	return strings.Join(texts, "; ")
+}
+
+func matrices(n int) string {
+	if n == 1 {
+		return "1 weight matrix"
+	}
+	return fmt.Sprintf("%d weight matrices", n)
 }
 
 // samples are how often a matrix is looked at that begins to look empty.
 const samples = 4
 
-// sample looks at a few bytes of the matrices of every sound shard: of all outside the routed experts, and of some experts.
+// sample looks at a few bytes of the matrices of every sound shard: of all outside the routed experts, and of some
+// experts.
 func (c *check) sample(ctx context.Context, x *checkpoint.Examination) error {
 	every, n := 1, 0
 	if x.Config != nil {
@@ -194,8 +204,8 @@ func (c *check) sample(ctx context.Context, x *checkpoint.Examination) error {
 	return nil
 }
 
-// judge decides what zeros mean: nothing in a file that is as published, and nothing where all experts are zeros, since that is a
-// checkpoint made to have a shape and no weights.
+// judge decides what zeros mean: nothing in a file that is as published, and nothing where all experts are zeros, since
+// that is a checkpoint made to have a shape and no weights.
 func (c *check) judge() {
 	results := map[string]Result{}
 	for _, f := range c.report.Files {
@@ -221,10 +231,11 @@ func (c *check) judge() {
 		}
 	}
 	if hollow {
-		c.note(fmt.Sprintf("all %d matrices of experts that were read are zeros: k3 fabricate --sparse makes such checkpoints, and they compute nothing", all.Experts))
+		c.note(fmt.Sprintf("all %s of experts that were read are zeros: k3 fabricate --sparse makes such checkpoints, "+
+			"and they compute nothing", matrices(all.Experts)))
 	}
 	if published > 0 {
-		c.note(fmt.Sprintf("%d files have matrices of zeros, or parts of them, and are as published", published))
+		c.note(fmt.Sprintf("there are zeros in place of weights in %s as published", count(published, "file")))
 	}
 }
 
