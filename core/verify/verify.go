@@ -219,7 +219,7 @@ func (c *check) fault(file string, err error) { c.add(Problem{File: file}, err) 
 func (c *check) add(p Problem, err error) {
 	damaged := false
 	for _, kind := range []error{
-		checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, disk.ErrShort, disk.ErrFile,
+		checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, disk.ErrShort, disk.ErrChecksum, disk.ErrFile,
 	} {
 		damaged = damaged || errors.Is(err, kind)
 	}
@@ -228,7 +228,7 @@ func (c *check) add(p Problem, err error) {
 	var read *disk.Error
 	switch {
 	case damaged:
-	case errors.Is(err, errWritten):
+	case errors.Is(err, errWritten), errors.Is(err, disk.ErrChanged):
 		p.Unfinished = true
 	case errors.As(err, &read):
 		p.Unreadable, p.Text = true, fmt.Sprintf("it cannot be read at byte %d: %v", read.Off, read.Err)

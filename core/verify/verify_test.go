@@ -805,3 +805,22 @@ func TestThePartThatWasAskedForPasses(t *testing.T) {
 		t.Errorf("%q, left out %q, notes %q", r.texts(), r.LeftOut, r.Notes)
 	}
 }
+
+func TestErrorsOfReadingAreToldApart(t *testing.T) {
+	for _, x := range []struct {
+		err                             error
+		damaged, unreadable, unfinished bool
+	}{
+		{&disk.Error{File: "x", Err: disk.ErrChecksum}, true, false, false}, {&disk.Error{File: "x", Err: disk.ErrShort}, true, false, false},
+		{checkpoint.ErrFormat, true, false, false}, {&disk.Error{File: "x", Err: errors.New("fire")}, false, true, false},
+		{os.ErrPermission, false, true, false}, {&disk.Error{File: "x", Err: disk.ErrChanged}, false, false, true},
+	} {
+		c := &check{}
+		c.fault("x", x.err)
+		c.conclude()
+		p := c.report.Problems[0]
+		if (c.report.Damaged != nil) != x.damaged || p.Unreadable != x.unreadable || p.Unfinished != x.unfinished {
+			t.Errorf("%v: %+v, damaged %q", x.err, p, c.report.Damaged)
+		}
+	}
+}
