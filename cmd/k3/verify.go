@@ -232,6 +232,9 @@ func writeVerified(w io.Writer, r *verify.Report, command string, took time.Dura
 		}
 	}
 	fmt.Fprintf(w, "%s: %s in %s, %s; files: %s; %s\n", r.Path, plural(r.Tensors, "tensor", "tensors"), plural(shards, "shard", "shards"), size(r.Bytes), strings.Join(sums, ", "), seconds(took.Seconds()))
+	if r.Shards > 0 {
+		fmt.Fprintf(w, "reads while it runs: %s\n", checkedFiles{Checked: r.Checked, Files: r.Shards}.announce())
+	}
 	if r.OK {
 		fmt.Fprintln(w, "no problems found")
 	}
