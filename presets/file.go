@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -46,7 +49,7 @@ func parseFile(path string, data []byte) (map[string]any, error) {
 		err = fmt.Errorf("more than one document")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %s", ErrConfig, path, strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, fmt.Errorf("%w: %s", ErrConfig, syntaxError(path, data, err))
 	}
 	for _, node := range document.Content {
 		if node.Tag == "!!null" {
@@ -58,6 +61,39 @@ func parseFile(path string, data []byte) (map[string]any, error) {
 	}
 	return p.values, nil
 }
+
+// yamlError is how the YAML package says what is wrong: without a line if that is the first.
+var yamlError = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
+
+// uncounted are the errors whose line the YAML package counts from 0.
+var uncounted = regexp.MustCompile(`^did not find expected (node content|'-' indicator|key|',' or)`)
+
+// syntaxError says what is wrong with YAML in the words of the package, with the line, and what to do about it where that is
+// known.
+func syntaxError(path string, data []byte, err error) string {
+	parts := yamlError.FindStringSubmatch(err.Error())
+	line, what := 1, parts[2]
+	if parts[1] != "" {
+		line, _ = strconv.Atoi(parts[1]) // digits, and few
+		if uncounted.MatchString(what) {
+			line++
+		}
+	}
+	text := ""
+	if lines := bytes.Split(data, []byte("\n")); line <= len(lines) {
+		text = string(lines[line-1])
+	}
+	switch {
+	case strings.Contains(what, "escape character"), strings.Contains(what, "hexdecimal"):
+		what += backslashes
+	case strings.HasPrefix(strings.TrimLeft(text, " "), "\t"):
+		what += ": indent with spaces, YAML takes no tabs"
+	}
+	return fmt.Sprintf("%s:%d: %s", path, line, what)
+}
+
+// backslashes is what to know about a Windows path in double quotes.
+const backslashes = `: in double quotes \ begins an escape; write a Windows path in single quotes, 'C:\models'`
 
 type parser struct {
 	path   string
@@ -85,13 +121,18 @@ func (p *parser) entry(prefix string, name, value *yaml.Node) error {
 	key := prefix + name.Value
 	if find(func(s *setting) bool { return strings.HasPrefix(s.key, key+".") }) != nil {
 		if value.Kind != yaml.MappingNode {
-			return p.errorf(value, "%s: must be a section with %s", key, strings.Join(under(key), ", "))
+			names := under(key)
+			like := ""
+			if value.Kind == yaml.ScalarNode && value.Value != "" {
+				like = fmt.Sprintf(", such as %s: {%s: %s}", key, names[0], value.Value)
+			}
+			return p.errorf(value, "%s: must be a section with %s%s", key, strings.Join(names, ", "), like)
 		}
 		return p.section(key+".", value)
 	}
 	s := find(func(s *setting) bool { return s.key == key })
 	if s == nil || name.Kind != yaml.ScalarNode {
-		return p.errorf(name, "unknown key %q%s", key, suggest(key, keys()))
+		return p.errorf(name, "unknown key %q%s", key, suggestKey(key, value))
 	}
 	if _, twice := p.values[key]; twice {
 		return p.errorf(name, "%s: given twice", key)
@@ -132,6 +173,9 @@ func (p *parser) scalar(s *setting, node *yaml.Node) (any, error) {
 		}
 		return nil, p.errorf(node, "%s: %s: must be %s", s.key, what, s.kind.want)
 	}
+	if s.kind.path && node.Style&yaml.DoubleQuotedStyle != 0 && strings.ContainsFunc(node.Value, unicode.IsControl) {
+		return nil, p.errorf(node, "%s: %q%s", s.key, node.Value, backslashes)
+	}
 	v, err := s.read(node.Value)
 	if err != nil {
 		return nil, p.errorf(node, "%s: %s", s.key, err)
@@ -139,13 +183,23 @@ func (p *parser) scalar(s *setting, node *yaml.Node) (any, error) {
 	return v, nil
 }
 
-// keys returns all keys.
-func keys() []string {
-	var all []string
+// suggestKey is suggest for an unknown key with that value: a section for a section, and a setting, by its key or the name
+// of its flag, for a value.
+func suggestKey(key string, value *yaml.Node) string {
+	var sections, all []string
 	for _, s := range settings {
+		if section, _, nested := strings.Cut(s.key, "."); nested {
+			sections = append(sections, section)
+		}
+		if s.flag != "" && fold(s.flag) == fold(key) {
+			key = s.key
+		}
 		all = append(all, s.key)
 	}
-	return all
+	if value.Kind == yaml.MappingNode {
+		all = sections
+	}
+	return suggest(key, all)
 }
 
 // under returns the last parts of the keys of a section.

@@ -6,19 +6,29 @@ import (
 )
 
 // Nearest returns the candidate that word was probably meant to be, or "" when none is near: the one with the fewest
-// letters inserted, removed, replaced or swapped with their neighbours, two or a third of them at most. Of dotted keys the
-// last part alone may match.
+// letters inserted, removed, replaced or swapped with their neighbours, a third of them at most, or one of which the word is
+// an abbreviation or a longer name: temp for temperature, memory-limit for memory. Of dotted keys the last part alone may match.
 func Nearest(word string, candidates []string) string {
 	last := func(s string) string { return s[strings.LastIndexByte(s, '.')+1:] }
 	best, fewest := "", 1000
 	for _, c := range candidates {
 		// Equal last parts in the wrong section are one mistake.
 		d := min(distance(word, c), distance(last(word), last(c))+1)
-		if limit := max(2, (len(last(word))+1)/3); d <= limit && d < fewest {
+		limit := max(1, (len(last(word))+1)/3)
+		if related(last(word), last(c)) {
+			d = min(d, limit)
+		}
+		if d <= limit && d < fewest {
 			best, fewest = c, d
 		}
 	}
 	return best
+}
+
+// related reports whether one of the names is the beginning of the other, or the last word of the candidate is word.
+func related(word, candidate string) bool {
+	w, c := fold(word), fold(candidate)
+	return len(w) >= 3 && strings.HasPrefix(c, w) || strings.HasPrefix(w, c+"_") || w != "" && strings.HasSuffix(c, "_"+w)
 }
 
 // suggest returns what follows an error about an unknown word: the nearest that exists, or nothing.
@@ -32,7 +42,6 @@ func suggest(word string, candidates []string) string {
 // distance counts the insertions, removals, replacements and swaps of neighbours that make b of a, ignoring case and the
 // difference between - and _.
 func distance(a, b string) int {
-	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
 	if a, b = fold(a), fold(b); len(a) > 100 || len(b) > 100 {
 		return 1000
 	}
@@ -56,3 +65,6 @@ func distance(a, b string) int {
 	}
 	return rows[len(a)][len(b)]
 }
+
+// fold ignores case and the difference between - and _.
+func fold(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }

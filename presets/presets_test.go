@@ -168,7 +168,26 @@ func TestAFileAtFaultIsRefusedWithPlaceAndCause(t *testing.T) {
 		{"model: a\nmodel: b", `:2: model: given twice`},
 		{"memory: {total: 1GiB, total: 2GiB}", `memory.total: given twice`},
 		{"memory: {total: 1GiB}\nmemory: {total: 2GiB}", `:2: memory.total: given twice`},
-		{"memory: {total: 8G}", `memory.total: "8G": must be a size such as 8GiB`},
+		{"memory: {total: 8Q}", `memory.total: "8Q": must be a size such as 8GiB`},
+		{"memory: {total: \"1,5GiB\"}", `memory.total: "1,5GiB": must be a size such as 8GiB, 7.5GB`},
+		{"memory: {total: 8}", `:1: memory.total: "8": a number without a unit is bytes: write 8GiB`},
+		{"memory: {experts: 8192}", `memory.experts: "8192": a number without a unit is bytes: write 8192MiB`},
+		{"memory: 4GiB", `memory: must be a section with total, trunk, experts, such as memory: {total: 4GiB}`},
+		{"generation: {max_tokens: 5}", `unknown key "generation", did you mean "generate"?`},
+		{"memory: {cache: {policy: lru}}", `unknown key "memory.cache", did you mean "cache"?`},
+		{"io: {reader: 3}", `unknown key "io.reader", did you mean "io.readers"?`},
+		{"temp: 0.5", `unknown key "temp", did you mean "generate.temperature"?`},
+		{"trunk-memory: 1GiB", `unknown key "trunk-memory", did you mean "memory.trunk"?`},
+		{"expert_memory: 1GiB", `unknown key "expert_memory", did you mean "memory.experts"?`},
+		{`model: "C:\models\Kimi-K3"`, `my.yaml:1: found unknown escape character: in double quotes \ begins an escape; ` +
+			`write a Windows path in single quotes, 'C:\models'`},
+		{"context: 5\n" + `model: "C:\users\k3"`, `my.yaml:2: did not find expected hexdecimal number: in double quotes`},
+		{"context: 5\n" + `model: "C:\new\tape"`, `my.yaml:2: model: "C:\new\tape": in double quotes`},
+		{"model: $HOME/k3model", `model: "$HOME/k3model": variables are not replaced: write ~/k3model`},
+		{`model: '%USERPROFILE%\k3\model'`, `variables are not replaced: write ~/k3/model`},
+		{"memory:\n\ttotal: 8GiB", `my.yaml:2: found character that cannot start any token: indent with spaces`},
+		{"model: demo\n- a", `my.yaml:2: did not find expected key`},
+		{"model: demo\n  trunk: x", `my.yaml:2: mapping values are not allowed`},
 		{"memory: {total: -1GiB}", `must be a size`},
 		{"memory: {total: 0}", `must be a size`},
 		{"memory: {total: 1.5}", `memory.total: 1.5: must be a size`},
@@ -201,7 +220,9 @@ func TestAFileAtFaultIsRefusedWithPlaceAndCause(t *testing.T) {
 			t.Errorf("%.60q: error %v\nwant one line with %s", c.text, err, c.want)
 		}
 	}
-	for _, text := range []string{"", "# nothing\n", "model: a\n", "compute: {threads: auto, backend: auto}", "memory.total: 8GiB"} {
+	for _, text := range []string{"", "# nothing\n", "model: a\n", "compute: {threads: auto, backend: auto}", "memory.total: 8GiB",
+		"\ufeffmodel: a", "model: demo\r\nmemory:\r\n  total: 1 GiB\r\n", `{"model":"demo","memory":{"total":"1GiB"}}`, "memory: {total: 8g}",
+		`model: C:\models\new`, `model: 'C:\models\new'`, "\xff\xfem\x00o\x00d\x00e\x00l\x00:\x00 \x00a\x00"} {
 		if _, err := load(t, []string{"--config", write(t, text)}, nil); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -230,7 +251,8 @@ func TestTheEnvironmentIsAsStrict(t *testing.T) {
 
 func TestFlagsSayTheRange(t *testing.T) {
 	for _, c := range []struct{ arg, want string }{
-		{"--memory=8G", "must be a size such as 8GiB"},
+		{"--memory=8Q", "must be a size such as 8GiB"},
+		{"--memory=8", `"8": a number without a unit is bytes: write 8GiB`},
 		{"--temperature=NaN", "must be a number from 0 (greedy) up"},
 		{"--temperature=1e999", "must be a number from 0 (greedy) up"},
 		{"--max-tokens=5.5", "must be a whole number from 1 to 16777216"},
@@ -312,6 +334,7 @@ func TestSizes(t *testing.T) {
 	for text, want := range map[string]Size{
 		"8GiB": 8 << 30, "8GB": 8e9, "8 GiB": 8 << 30, "8gib": 8 << 30, "512MiB": 512 << 20, "512MB": 512e6, "1": 1, "4096": 4096,
 		"4096B": 4096, "1.5GiB": 3 << 29, "7.5GB": 75e8, ".5KiB": 512, "2TiB": 2 << 40, "1TB": 1e12, "8192TiB": 8 << 50, "1.0000001KB": 1000,
+		"8G": 8 << 30, "8g": 8 << 30, "8Gi": 8 << 30, "8 G": 8 << 30, "1.5G": 3 << 29, "8M": 8 << 20, "1T": 1 << 40, "4k": 4096, "4Ki": 4096,
 	} {
 		got, err := ParseSize(text)
 		if err != nil || got != want {
@@ -322,7 +345,7 @@ func TestSizes(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"", "GiB", "8G", "8M", "8gigs", "-1GiB", "+1GiB", "0", "0GiB", "1.5", "1e9", "1e9GiB", "1/2GiB", "0x10", "8193TiB", "1..5GiB", " 8GiB",
+		"", "GiB", "8gigs", "8GG", "8Gib i", "G", "8I", "-1GiB", "+1GiB", "0", "0GiB", "1.5", "1e9", "1e9GiB", "1/2GiB", "0x10", "8193TiB", "1..5GiB", " 8GiB",
 		"8GiB ", "8,5GiB", "99999999999999999999999TiB", "8GiBGiB", ".", ".GiB", "nan", "inf", "1_000", "0.0001B", "８GiB",
 	} {
 		if got, err := ParseSize(text); err == nil {
@@ -340,7 +363,8 @@ func TestNearestSuggestsOnlyWhatIsNear(t *testing.T) {
 	words := []string{"model", "memory", "max-tokens", "temperature", "top-k", "top-p"}
 	for in, want := range map[string]string{
 		"modle": "model", "max_tokens": "max-tokens", "maxtokens": "max-tokens", "temprature": "temperature", "TOP-K": "top-k",
-		"zzz": "", "": "", "verbose": "", strings.Repeat("x", 1000): "",
+		"temp": "temperature", "max": "max-tokens", "tokens": "max-tokens", "memory-limit": "memory", "model_dir": "model", "mem": "memory",
+		"zzz": "", "": "", "verbose": "", "t": "", "help": "", "ks": "", strings.Repeat("x", 1000): "",
 	} {
 		if got := Nearest(in, words); got != want {
 			t.Errorf("Nearest(%.20q) = %q, want %q", in, got, want)

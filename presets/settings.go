@@ -1,6 +1,7 @@
 package presets
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -28,6 +29,7 @@ type kind struct {
 	tags  []string // the YAML types a value may have
 	parse func(text string) (any, error)
 	list  bool // several may be given; parse returns a []string
+	path  bool // the name of a file or directory
 }
 
 const generate = "generate."
@@ -76,7 +78,11 @@ func find(match func(s *setting) bool) *setting {
 // read parses a value; the error says what it must be.
 func (s *setting) read(text string) (any, error) {
 	v, err := s.kind.parse(text)
-	if err != nil {
+	var instead advice
+	switch {
+	case errors.As(err, &instead):
+		return nil, fmt.Errorf("%q: %w", text, instead)
+	case err != nil:
 		return nil, fmt.Errorf("%q: must be %s", text, s.kind.want)
 	}
 	return v, nil
@@ -99,6 +105,11 @@ func (s *setting) env() []string {
 
 // errValue is never seen: read says what the value must be.
 var errValue = fmt.Errorf("not such a value")
+
+// advice is an error that knows better than the range of the values what to write instead.
+type advice string
+
+func (a advice) Error() string { return string(a) }
 
 func integer(low, high int) kind {
 	return kind{
@@ -155,8 +166,21 @@ func size() kind {
 			if text == auto {
 				return Size(0), nil
 			}
-			return ParseSize(text)
+			n, err := ParseSize(text)
+			if _, unit := strconv.Atoi(text); err == nil && unit == nil && n < 1<<20 {
+				return nil, unitMissing(n)
+			}
+			return n, err
 		}}
+}
+
+// unitMissing answers a number of bytes that nobody means as such.
+func unitMissing(n Size) error {
+	unit := "GiB"
+	if n >= 1<<10 {
+		unit = "MiB"
+	}
+	return advice(fmt.Sprintf("a number without a unit is bytes: write %d%s", n, unit))
 }
 
 func boolean() kind {
@@ -190,9 +214,14 @@ func name() kind {
 }
 
 func path() kind {
-	return kind{want: "a path", tags: []string{"!!str"}, parse: func(text string) (any, error) {
+	return kind{want: "a path", path: true, tags: []string{"!!str"}, parse: func(text string) (any, error) {
 		if text == "" || strings.ContainsRune(text, 0) {
 			return nil, errValue
+		}
+		for _, home := range []string{"$HOME", "${HOME}", "%USERPROFILE%"} {
+			if rest, ok := strings.CutPrefix(text, home); ok && (rest == "" || strings.ContainsRune(`/\`, rune(rest[0]))) {
+				return nil, advice("variables are not replaced: write ~" + strings.ReplaceAll(rest, `\`, "/"))
+			}
 		}
 		return expandHome(text), nil
 	}}

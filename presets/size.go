@@ -3,6 +3,7 @@ package presets
 import (
 	"fmt"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -16,13 +17,15 @@ const maxSize = 8 << 50
 // units from large to small, a binary one before its decimal neighbour.
 var units = []struct {
 	name  string
+	short string // other names of a binary one
 	bytes int64
 }{
-	{"TiB", 1 << 40}, {"TB", 1e12}, {"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"MB", 1e6}, {"KiB", 1 << 10}, {"KB", 1e3}, {"B", 1},
+	{"TiB", "T Ti", 1 << 40}, {"TB", "", 1e12}, {"GiB", "G Gi", 1 << 30}, {"GB", "", 1e9}, {"MiB", "M Mi", 1 << 20}, {"MB", "", 1e6},
+	{"KiB", "K Ki", 1 << 10}, {"KB", "", 1e3}, {"B", "", 1},
 }
 
 // ParseSize reads a positive size: a number with one of the units GiB, GB, MiB, MB (also T and K, in any case, with or without
-// a space), or plain bytes. GiB is 2^30 and GB 10^9; a bare G is refused because it may mean either.
+// a space), or plain bytes. GiB is 2^30 and GB 10^9; a bare G is GiB, as Docker, Java and systemd have it.
 func ParseSize(text string) (Size, error) {
 	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	unit, factor := text[len(number):], int64(0)
@@ -30,7 +33,8 @@ func ParseSize(text string) (Size, error) {
 		factor = 1
 	}
 	for _, u := range units {
-		if strings.EqualFold(u.name, unit) {
+		names := append(strings.Fields(u.short), u.name)
+		if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, unit) }) {
 			factor = u.bytes
 		}
 	}
