@@ -238,7 +238,7 @@ type setting struct {
 func (x setting) args() []string {
 	args := []string{"--memory=" + strconv.FormatInt(x.Memory, 10)}
 	if x.Trunk > 0 {
-		args = append(args, "--trunk-memory="+strconv.FormatInt(x.Trunk, 10), "--expert-memory="+strconv.FormatInt(x.Experts, 10))
+		args = append(args, fmt.Sprintf("--trunk-memory=%dB", x.Trunk), fmt.Sprintf("--expert-memory=%dB", x.Experts))
 	}
 	if x.Chunk > 0 {
 		args = append(args, "--prefill-chunk="+strconv.Itoa(x.Chunk))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,6 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/hub"
-	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
 	"github.com/k3infer/k3/presets/demo"
@@ -28,32 +28,9 @@ import (
 // maxText is the most text or ids read from one file.
 const maxText = 256 << 20
 
-// directories completes the name of a directory.
-func directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveFilterDirs
-}
-
-// addConfigFlags gives a command the flags of the named settings, and completions for their values.
+// addConfigFlags gives a command the flags of the named settings.
 func addConfigFlags(cmd *cobra.Command, names ...string) {
 	presets.AddFlags(cmd.Flags(), names...)
-	values := map[string]cobra.CompletionFunc{
-		"preset": cobra.FixedCompletions(presets.Names(), cobra.ShellCompDirectiveNoFileComp),
-		"model":  directories,
-		"trunk":  directories,
-		"backend": func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-			for _, d := range kernel.Drivers() {
-				names = append(names, d.Name)
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
-	}
-	for _, name := range append([]string{"preset"}, names...) {
-		if complete := values[name]; complete != nil {
-			if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
-				panic(err) // the flag was added above, once
-			}
-		}
-	}
 }
 
 // loadConfig decides the configuration of a command to which addConfigFlags was applied.
@@ -161,7 +138,7 @@ func anyTokenizer(files disk.Files, needed bool) (tok *tokenizer.Tokenizer, with
 	return nil, fmt.Sprintf("the tokenizer cannot be used (%v)", err), nil
 }
 
-// readInput reads the file at path, or stdin for "-".
+// readInput reads the text of the file at path, or of stdin for "-".
 func readInput(cmd *cobra.Command, path string) (string, error) {
 	in := cmd.InOrStdin()
 	if path != "-" {
@@ -179,11 +156,35 @@ func readInput(cmd *cobra.Command, path string) (string, error) {
 	if len(data) > maxText {
 		return "", inputf("%s: more than %d bytes", path, maxText)
 	}
-	return string(data), nil
+	if err := refuseUTF16(path, string(data)); err != nil {
+		return "", err
+	}
+	return string(withoutMark(cmd, path, data)), nil
+}
+
+// withoutMark returns the text of a file without the byte order mark that Windows programs write in front, which is no part of
+// the text, and says so on stderr.
+func withoutMark(cmd *cobra.Command, path string, data []byte) []byte {
+	rest, marked := bytes.CutPrefix(data, []byte("\ufeff"))
+	if quiet, _ := cmd.Flags().GetBool("quiet"); marked && !quiet { // false where there is no such flag
+		fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s: the byte order mark at the beginning is left out\n", path)
+	}
+	return rest
+}
+
+// refuseUTF16 refuses text that begins with the byte order mark of UTF-16; what names the text in the message.
+func refuseUTF16(what, text string) error {
+	if strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
+		return inputf("%s: this is UTF-16, as Windows PowerShell writes it; save it as UTF-8", what)
+	}
+	return nil
 }
 
 // checkText refuses text that is not UTF-8, or replaces what is not; what names the text in the message.
 func checkText(what, text string, replace bool) (string, error) {
+	if err := refuseUTF16(what, text); err != nil {
+		return "", err
+	}
 	if utf8.ValidString(text) {
 		return text, nil
 	}
@@ -197,8 +198,11 @@ func checkText(what, text string, replace bool) (string, error) {
 	return "", fmt.Errorf("%s: %w: byte %d is 0x%02X (--replace-invalid replaces it)", what, tokenizer.ErrInvalidUTF8, at, text[at])
 }
 
-// parseIDs reads token ids separated by commas or white space.
+// parseIDs reads token ids separated by commas or white space, with or without the brackets of a list around them.
 func parseIDs(text string) ([]int, error) {
+	if text = strings.TrimSpace(text); strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]") {
+		text = text[1 : len(text)-1]
+	}
 	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(", \t\r\n", r) })
 	ids := make([]int, 0, len(fields))
 	for _, f := range fields {

@@ -22,7 +22,8 @@ func rootCommand() *cobra.Command {
 		Use:   "k3",
 		Short: "Run Kimi K3 on the machine you have",
 		Long: "k3 runs Moonshot's Kimi K3, and models of its architecture, on the machine you have, with the memory you give it.\n" +
-			"Without a checkpoint it runs the built-in demonstration model: k3 run --prompt 'The capital of France is'",
+			"Without a checkpoint it runs the built-in demonstration model: k3 run 'The capital of France is'",
+		Version:           version(),
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -31,10 +32,20 @@ func rootCommand() *cobra.Command {
 	for _, c := range commands {
 		root.AddCommand(c())
 	}
+	root.Flags().Bool("version", false, "say which k3 this is")
+	root.SetVersionTemplate("k3 {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(&cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Explain a command",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			for _, c := range root.Commands() {
+				if len(args) == 0 && c.IsAvailableCommand() {
+					names = append(names, c.Name()+"\t"+c.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := known(root, args); err != nil {
 				return err
@@ -55,7 +66,9 @@ func execute(args []string) error {
 	root := rootCommand()
 	root.SetArgs(args)
 	root.InitDefaultHelpCmd()
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		addCompletions(root)
+	} else if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		if err := known(root, args[:1]); err != nil {
 			return err
 		}
@@ -86,6 +99,31 @@ func suggestion(prefix, word string, names []string) string {
 	return ""
 }
 
+// habits are names that other programs of this kind have for flags of ours.
+var habits = map[string]string{
+	"m": "model", "p": "prompt", "f": "prompt-file", "file": "prompt-file", "n": "max-tokens", "n-predict": "max-tokens",
+	"num-predict": "max-tokens", "max-length": "max-tokens", "c": "context", "ctx-size": "context", "num-ctx": "context", "n-ctx": "context",
+	"t": "threads", "s": "seed", "b": "prefill-chunk", "batch-size": "prefill-chunk", "ubatch-size": "prefill-chunk",
+	"repeat-penalty": "repetition-penalty", "ram": "memory", "draft": "speculate", "draft-max": "speculate", "silent": "quiet",
+	"sys": "system", "v": "version", "V": "version",
+}
+
+// flagSuggestion is ", did you mean ...?" with the flag of the command that another program calls name, or the nearest.
+func flagSuggestion(cmd *cobra.Command, name string) string {
+	if habit := habits[strings.ReplaceAll(name, "_", "-")]; cmd.Flags().Lookup(habit) != nil {
+		return ", did you mean --" + habit + "?"
+	}
+	if len(name) == 1 {
+		return ""
+	}
+	if name == "version" {
+		return ", did you mean k3 version?"
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return suggestion("--", name, names)
+}
+
 // flagError says what is wrong with a flag: the nearest for an unknown one, the range for a value.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
@@ -94,12 +132,14 @@ func flagError(cmd *cobra.Command, err error) error {
 	switch {
 	case errors.As(err, &unknown):
 		name := unknown.GetSpecifiedName()
-		if unknown.GetSpecifiedShortnames() != "" {
-			return usagef("unknown flag -%s (%s --help lists them)", name, cmd.CommandPath())
+		dashes := "--"
+		if short := unknown.GetSpecifiedShortnames(); short != "" {
+			dashes = "-"
+			if long, _, _ := strings.Cut(short, "="); len(long) > 2 && flagSuggestion(cmd, long) != "" {
+				name = long // as in -temp: other programs have long names with one dash
+			}
 		}
-		var names []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		return usagef("unknown flag --%s%s (%s --help lists them)", name, suggestion("--", name, names), cmd.CommandPath())
+		return usagef("unknown flag %s%s%s (%s --help lists them)", dashes, name, flagSuggestion(cmd, name), cmd.CommandPath())
 	case errors.As(err, &value):
 		if value.GetFlag().Value.Type() == "bool" {
 			return usagef("--%s: %q: must be true or false", value.GetFlag().Name, value.GetValue())

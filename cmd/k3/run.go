@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -32,20 +34,21 @@ type runFlags struct {
 func runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run [flags] --prompt TEXT | --prompt-file PATH | --ids IDS",
+		Use:   "run [flags] TEXT | --prompt TEXT | --prompt-file FILE | --ids IDS",
 		Short: "Generate text from a prompt",
 		Long: "Generate text from a prompt. The text goes to stdout, the report to stderr. The first Ctrl-C ends the text after\n" +
-			"the token in flight, the second at once.",
-		Example: "  k3 run --prompt 'The capital of France is'\n" +
+			"the token in flight, the second at once. A prompt of - is read from stdin.",
+		Example: "  k3 run 'The capital of France is'\n" +
 			"  k3 run --preset laptop --temperature 0.7 --seed 1 --prompt-file question.txt --report report.json",
-		Args: noArguments,
-		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd, f) },
+		Args:              onePrompt,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return run(cmd, f) },
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.prompt, "prompt", "", "go on from `TEXT`")
-	flags.StringVar(&f.promptFile, "prompt-file", "", "go on from the text in `PATH`, byte for byte; - is stdin")
-	flags.StringVar(&f.ids, "ids", "", "go on from the token `IDS`, comma separated")
+	flags.Var((*once)(&f.prompt), "prompt", "go on from `TEXT`")
+	flags.Var((*once)(&f.promptFile), "prompt-file", "go on from the text in `FILE`, byte for byte; - is stdin")
+	flags.Var((*once)(&f.ids), "ids", "go on from the token `IDS`, separated by commas or spaces")
 	flags.BoolVar(&f.replace, "replace-invalid", false, "replace what is not UTF-8 by U+FFFD instead of refusing it")
 	flags.BoolVar(&f.chat, "chat", false,
 		"the prompt is what a user says in a chat; the answer goes to stdout, its reasoning to stderr")
@@ -65,9 +68,6 @@ func runCommand() *cobra.Command {
 
 // run is k3 run.
 func run(cmd *cobra.Command, f runFlags) (err error) {
-	if err := onePrompt(cmd); err != nil {
-		return err
-	}
 	if f.checkpointEvery < 0 {
 		return usagef("--checkpoint-every: %d: must be 0 or above", f.checkpointEvery)
 	}
@@ -130,6 +130,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	}
 	if !f.quiet {
 		announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
+		warnOfName(cmd.ErrOrStderr(), f.prompt)
 		if tok == nil && !f.printIDs {
 			fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s: writing ids\n", without)
 		}
@@ -239,25 +240,57 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	return failed
 }
 
-// onePrompt checks that exactly one prompt was given, or none to go on with a session.
-func onePrompt(cmd *cobra.Command) error {
-	given := 0
+// once is the value of a flag that is given once at most: a second prompt does not silently replace the first.
+type once string
+
+func (o *once) String() string { return string(*o) }
+func (o *once) Type() string   { return "string" }
+
+func (o *once) Set(text string) error {
+	if *o != "" {
+		return errors.New("given twice")
+	}
+	*o = once(text)
+	return nil
+}
+
+// onePrompt checks that exactly one prompt was given, or none to go on with a session. An argument becomes the value of --prompt,
+// or - that of --prompt-file.
+func onePrompt(cmd *cobra.Command, args []string) error {
+	flags, given := cmd.Flags(), []string{}
 	for _, name := range []string{"prompt", "prompt-file", "ids"} {
-		if cmd.Flags().Changed(name) {
-			given++
+		if flags.Changed(name) {
+			given = append(given, "--"+name)
 		}
 	}
-	if cmd.Flags().Changed("ids") && cmd.Flags().Changed("chat") {
+	path := cmd.CommandPath()
+	switch {
+	case len(args) > 1 && isModel(args[0]):
+		return usagef("%s takes one prompt, and got %d words: --model names a model, as in %s --model %s 'a text in quotes'", path, len(args),
+			path, quoteArgument(args[0]))
+	case len(args) > 1:
+		text := strings.Join(args, " ")
+		if len(text) > 60 {
+			text = strings.Join(args[:2], " ") + " ..."
+		}
+		return usagef("%s takes one prompt, and got %d words: a text of several words needs quotes, as in %s %s", path, len(args), path,
+			quoteArgument(text))
+	case len(args) == 1 && len(given) > 0:
+		return usagef("the prompt is given twice: as %q and by %s", args[0], strings.Join(given, " and "))
+	case len(given) > 1:
+		return usagef("the prompt is given twice: by %s", strings.Join(given, " and "))
+	case flags.Changed("ids") && flags.Changed("chat"):
 		return usagef("--chat wraps a text: it does not go with --ids")
-	}
-	if given == 0 && cmd.Flags().Changed("load-session") {
-		if cmd.Flags().Changed("chat") {
-			return usagef("--chat wraps a text: it needs --prompt or --prompt-file")
-		}
+	case len(args) == 1 && args[0] == "-":
+		return flags.Set("prompt-file", "-")
+	case len(args) == 1:
+		return flags.Set("prompt", args[0])
+	case len(given) == 1:
 		return nil
-	}
-	if given != 1 {
-		return usagef("%s needs exactly one of --prompt, --prompt-file and --ids, and got %d", cmd.CommandPath(), given)
+	case !flags.Changed("load-session"):
+		return usagef("%s needs a prompt: %[1]s 'a text in quotes', or one of --prompt, --prompt-file and --ids", path)
+	case flags.Changed("chat"):
+		return usagef("--chat wraps a text: it needs a prompt")
 	}
 	return nil
 }
@@ -286,6 +319,21 @@ func (f *runFlags) goOn(cmd *cobra.Command, previous savedRun) error {
 		f.thinking = thinkingOff
 	}
 	return nil
+}
+
+// isModel reports whether the name is one that --model may have.
+func isModel(name string) bool {
+	info, err := os.Stat(name)
+	return name == presets.DemoModel || err == nil && info.IsDir()
+}
+
+// warnOfName says on w that a prompt is read as text although a file has that name.
+func warnOfName(w io.Writer, prompt string) {
+	if info, err := os.Stat(prompt); err == nil && !info.IsDir() {
+		fmt.Fprintf(w, "k3: the prompt is the text %q, which is also the name of a file: --prompt-file reads a file\n", prompt)
+	} else if prompt != "" && isModel(prompt) {
+		fmt.Fprintf(w, "k3: the prompt is the text %q, which is also the name of a model: --model names a model\n", prompt)
+	}
 }
 
 // readPrompt returns the prompt's ids, none if it was not given; tok is nil if the model has no tokenizer, and without says so.

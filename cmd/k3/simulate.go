@@ -89,7 +89,6 @@ func simulateCommand() *cobra.Command {
 	flags.Uint64Var(&f.seed, "seed", 1, "seed of policies that draw lots")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
 	flags.StringVar(&f.plot, "plot", "", "draw hit rates over capacities to `FILE`, .svg or .html")
-	cmd.RegisterFlagCompletionFunc("policies", cobra.FixedCompletions(experts.Policies(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -251,6 +251,9 @@ func eachLine(cmd *cobra.Command, path string, out *bufio.Writer, answer func(li
 		if err != nil && err != io.EOF {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
+		if n == 1 {
+			line = withoutMark(cmd, path, line)
+		}
 		if strings.TrimSpace(string(line)) != "" {
 			if err := answer(line); err != nil {
 				return inputf("%s:%d: %w", path, n, err)
