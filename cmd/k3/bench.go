@@ -236,7 +236,7 @@ type setting struct {
 }
 
 func (x setting) args() []string {
-	args := []string{"--memory=" + strconv.FormatInt(x.Memory, 10)}
+	args := []string{fmt.Sprintf("--memory=%dB", x.Memory)}
 	if x.Trunk > 0 {
 		args = append(args, fmt.Sprintf("--trunk-memory=%dB", x.Trunk), fmt.Sprintf("--expert-memory=%dB", x.Experts))
 	}

@@ -24,7 +24,7 @@ func fakeBencher(t *testing.T, repeats int, body string) (b *bencher, log func()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
 	text := `#!/bin/sh
-for a; do case $a in --report=*) report=${a#--report=};; --memory=*) memory=${a#--memory=};; esac; done
+for a; do case $a in --report=*) report=${a#--report=};; --memory=*) memory=${a#--memory=}; memory=${memory%B};; esac; done
 touch "` + dir + `/log"
 run=$(wc -l < "` + dir + `/log")
 echo $memory >> "` + dir + `/log"
