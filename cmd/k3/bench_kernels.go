@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -33,12 +34,15 @@ func newBenchKernelsCommand() *cobra.Command {
 			o.Progress = func(m bench.Measurement) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s %s, %d vectors, %s, %d threads: %.3g ms\n", m.Kernel, m.Shape, m.Vectors, m.Backend, m.Threads, 1e3*m.Seconds)
 			}
+			if !slices.ContainsFunc(bench.Cases(), o.Matches) {
+				return usagef("--match: no kernel and no shape has %q in its name", o.Match)
+			}
 			r, err := bench.Run(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return writeIndented(cmd.OutOrStdout(), r)
+				return writeJSON(cmd.OutOrStdout(), r)
 			}
 			return writeKernels(cmd.OutOrStdout(), r)
 		},

@@ -320,6 +320,9 @@ func (b *bencher) checkOut(kind string) error {
 	if b.flags.out == "" {
 		return nil
 	}
+	if err := mayBeDirectory(b.flags.out); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(b.flags.out, 0o777); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}

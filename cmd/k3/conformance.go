@@ -48,7 +48,7 @@ func conformanceCommand() *cobra.Command {
 				}
 			}
 			if asJSON {
-				if err := writeIndented(cmd.OutOrStdout(), results); err != nil {
+				if err := writeJSON(cmd.OutOrStdout(), results); err != nil {
 					return err
 				}
 			} else if err := writeConformance(cmd, results); err != nil {

@@ -111,7 +111,7 @@ func doctorCommand() *cobra.Command {
 			}
 			line.clear()
 			if asJSON {
-				return writeIndented(cmd.OutOrStdout(), d)
+				return writeJSON(cmd.OutOrStdout(), d)
 			}
 			return d.write(cmd.OutOrStdout())
 		},

@@ -79,8 +79,8 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	case f.tries < 0 || cmd.Flags().Changed("tries") && f.tries == 0:
 		return usagef("--tries: %d: must be at least 1", f.tries)
 	}
-	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return usagef("%s: not a directory", dir)
+	if err := mayBeDirectory(dir); err != nil {
+		return err
 	}
 	doubtful := f.repo == "" && !f.yes && likeRepository(dir)
 	// A directory goes on with what it was begun with.
@@ -250,7 +250,7 @@ func hubError(err error, dir string, f downloadFlags) error {
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return coded{exitInterrupted, &hinted{errors.New("interrupted"), "the same command goes on where it stopped"}}
+		return coded{exitInterrupted, &hinted{errors.New(interrupted), "the same command goes on where it stopped"}}
 	case is(hub.ErrRequest):
 		return coded{exitUsage, err}
 	case is(hub.ErrExists):

@@ -222,7 +222,10 @@ func (f *fabricateFlags) copyTokenizer(c *checkpoint.Config, t *tokenizer.Tokeni
 // run is k3 fabricate.
 func (f *fabricateFlags) run(cmd *cobra.Command, dir string, given *checkpoint.Config) error {
 	o := &f.options
-	var err error
+	err := mayBeDirectory(dir)
+	if err != nil {
+		return err
+	}
 	floats := map[string]checkpoint.DType{"bf16": checkpoint.BF16, "f16": checkpoint.F16, "f32": checkpoint.F32}
 	if o.Trunk, err = parseType("trunk", f.trunk, floats); err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
@@ -66,11 +65,6 @@ func messages(err error) []string {
 	return list
 }
 
-// oneLine is the error's text without line breaks, which names of files may have.
-func oneLine(err error) string {
-	return strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(err.Error())
-}
-
 // coded is an error with its exit code.
 type coded struct {
 	code int
@@ -93,8 +87,11 @@ type hinted struct {
 
 func (h *hinted) Unwrap() error { return h.error }
 
+// interrupted is the one word for work that was ended from outside.
+const interrupted = "interrupted"
+
 // errInterrupted ends a run that was interrupted after it did all it could.
-var errInterrupted = coded{exitInterrupted, errors.New("interrupted")}
+var errInterrupted = coded{exitInterrupted, errors.New(interrupted)}
 
 // unreadable reports whether a file is there that could not be read: nobody knows whether it is damaged.
 func unreadable(err error) bool {

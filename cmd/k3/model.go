@@ -135,20 +135,40 @@ func anyTokenizer(files disk.Files, needed bool) (tok *tokenizer.Tokenizer, with
 	case needed:
 		return nil, "", err
 	}
-	return nil, fmt.Sprintf("the tokenizer cannot be used (%v)", err), nil
+	return nil, fmt.Sprintf("the tokenizer cannot be used (%s)", oneLine(err)), nil
+}
+
+// mayBeDirectory refuses the name of a file where a directory is to be written.
+func mayBeDirectory(dir string) error {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return usagef("%s: not a directory", dir)
+	}
+	return nil
+}
+
+// openInput opens the file at path, or stdin for "-".
+func openInput(cmd *cobra.Command, path string) (io.ReadCloser, error) {
+	if path == "-" {
+		return io.NopCloser(cmd.InOrStdin()), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, inputf("%w", err)
+	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		f.Close()
+		return nil, inputf("%s: is a directory, not a file", path)
+	}
+	return f, nil
 }
 
 // readInput reads the text of the file at path, or of stdin for "-".
 func readInput(cmd *cobra.Command, path string) (string, error) {
-	in := cmd.InOrStdin()
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", inputf("%w", err)
-		}
-		defer f.Close()
-		in = f
+	in, err := openInput(cmd, path)
+	if err != nil {
+		return "", err
 	}
+	defer in.Close()
 	data, err := io.ReadAll(io.LimitReader(in, maxText+1))
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", path, err)

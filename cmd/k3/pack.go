@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,8 +50,8 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return usagef("%s: not a directory", dir)
+	if err := mayBeDirectory(dir); err != nil {
+		return err
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
@@ -97,7 +96,7 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 	line.clear()
 	switch {
 	case errors.Is(err, context.Canceled):
-		return coded{exitInterrupted, &hinted{errors.New("interrupted"), "the same command goes on where it stopped"}}
+		return coded{exitInterrupted, &hinted{errors.New(interrupted), "the same command goes on where it stopped"}}
 	case errors.Is(err, pack.ErrExists):
 		return coded{exitUsage, &hinted{err, "--force replaces what is there"}}
 	case errors.Is(err, pack.ErrSpace) && !o.Compress:

@@ -70,7 +70,7 @@ func planCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return writeIndented(cmd.OutOrStdout(), r)
+				return writeJSON(cmd.OutOrStdout(), r)
 			}
 			return r.write(cmd)
 		},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -141,7 +142,7 @@ func (p *progress) notice(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remove()
-	fmt.Fprintf(p.stderr, "k3: %s\n", text)
+	fmt.Fprintf(p.stderr, "k3: %s\n", oneLine(errors.New(text)))
 }
 
 // clear removes the line.

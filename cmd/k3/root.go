@@ -141,14 +141,33 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		return usagef("unknown flag %s%s%s (%s --help lists them)", dashes, name, flagSuggestion(cmd, name), cmd.CommandPath())
 	case errors.As(err, &value):
-		if value.GetFlag().Value.Type() == "bool" {
-			return usagef("--%s: %q: must be true or false", value.GetFlag().Name, value.GetValue())
+		if must := mustBe(value.GetFlag().Value.Type()); must != "" {
+			return usagef("--%s: %q: must be %s", value.GetFlag().Name, value.GetValue(), must)
 		}
 		return usagef("--%s: %w", value.GetFlag().Name, value.Unwrap())
 	case errors.As(err, &missing):
 		return usagef("--%s: a value is missing", missing.GetFlag().Name)
 	}
 	return usagef("%w", err)
+}
+
+// mustBe says what the values of a flag of that type are, "" for a type that says so itself.
+func mustBe(flagType string) string {
+	switch flagType {
+	case "bool":
+		return "true or false"
+	case "int":
+		return "a whole number"
+	case "uint64":
+		return "a whole number from 0 to 18446744073709551615"
+	case "float32", "float64":
+		return "a number"
+	case "duration":
+		return "a time such as 2s or 500ms"
+	case "intSlice":
+		return "whole numbers, separated by commas"
+	}
+	return ""
 }
 
 // noArguments refuses arguments that are no flags.

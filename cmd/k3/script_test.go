@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,13 +16,20 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
+// unintelligible is what only the program's authors understand: names of packages and types of Go, its way to print them, errors
+// of its library, line breaks that were escaped, files under way.
+var unintelligible = regexp.MustCompile(`(?m)(^k3: |: |; )(` + strings.Join(append(outerPackages, innerPackages...), "|") + `): |` +
+	`strconv|(^k3: |: )json: |Go (value|struct)|struct \{|interface|\*\w+\.|context (canceled|deadline)|unexpected EOF|\\n|\.partial|%!|<nil>|map\[|` +
+	`0x[0-9a-f]{8}|goroutine|runtime error|errno|syscall|^k3: (stat|lstat|CreateFile|GetFileAttributes)|\[[a-z0-9]+( [a-z0-9]+)+\]|` +
+	`(?i:cancelled|aborted)`)
+
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"k3": main})
 }
 
 // TestScripts runs testdata/script/*.txtar. Besides the commands of testscript they know
 //
-//	fails CODE k3 ARGS...       the exit code is CODE, nothing is on stdout and stderr ends with a line "k3: ..."
+//	fails CODE k3 ARGS...       the exit code is CODE, nothing is on stdout, and stderr has lines "k3: ..." in plain words
 //	write FILE GOSTRING         writes the bytes of a quoted Go string, which need not be text
 //	joined FILE FILE NEW        writes the ids of two files to a new one
 //	size FILE BYTES             FILE has that many bytes
@@ -69,6 +77,9 @@ func TestScripts(t *testing.T) {
 				}
 				if out := ts.ReadFile("stdout"); out != "" {
 					ts.Fatalf("stdout: %q", out)
+				}
+				if found := unintelligible.FindString(ts.ReadFile("stderr")); found != "" {
+					ts.Fatalf("a user cannot know what %q is", found)
 				}
 				for _, line := range strings.Split(strings.TrimSuffix(ts.ReadFile("stderr"), "\n"), "\n") {
 					if !strings.HasPrefix(line, "k3: ") {

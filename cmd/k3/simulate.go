@@ -153,7 +153,7 @@ func simulate(cmd *cobra.Command, path string, f simulateFlags) error {
 		}
 	}
 	if f.asJSON {
-		return writeIndented(cmd.OutOrStdout(), s)
+		return writeJSON(cmd.OutOrStdout(), s)
 	}
 	return s.write(cmd.OutOrStdout())
 }

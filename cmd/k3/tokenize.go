@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -236,15 +235,11 @@ func loneSurrogate(text string) int {
 // eachLine gives the lines of the file at path, or of stdin for "-", to answer; blank ones are passed over. An error names the
 // line. out is flushed whenever no further line has arrived yet, so that a program may converse.
 func eachLine(cmd *cobra.Command, path string, out *bufio.Writer, answer func(line []byte) error) error {
-	in := cmd.InOrStdin()
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return inputf("%w", err)
-		}
-		defer f.Close()
-		in = f
+	in, err := openInput(cmd, path)
+	if err != nil {
+		return err
 	}
+	defer in.Close()
 	reader := bufio.NewReaderSize(in, 1<<16)
 	for n := 1; ; n++ {
 		line, err := reader.ReadBytes('\n')
@@ -274,13 +269,5 @@ func eachLine(cmd *cobra.Command, path string, out *bufio.Writer, answer func(li
 func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
-}
-
-// writeIndented writes v as JSON that people read, too.
-func writeIndented(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
 	return e.Encode(v)
 }

@@ -79,7 +79,7 @@ func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet
 	line.clear()
 	switch {
 	case errors.Is(err, context.Canceled) && o.Deep:
-		return coded{exitInterrupted, &hinted{errors.New("interrupted"), "the same command goes on where it stopped"}}
+		return coded{exitInterrupted, &hinted{errors.New(interrupted), "the same command goes on where it stopped"}}
 	case err != nil:
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -283,5 +284,5 @@ func Select(name string) (Backend, error) {
 		}
 		names = append(names, d.Name)
 	}
-	return nil, fmt.Errorf("kernel: %w: no backend %q among %v", ErrBackend, name, names)
+	return nil, fmt.Errorf("kernel: %w: no backend %q among %s", ErrBackend, name, strings.Join(names, ", "))
 }

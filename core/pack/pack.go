@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checksum"
@@ -135,7 +136,7 @@ func readManifest(files disk.Files, name string) (*manifest, error) {
 	}
 	name += listEnding
 	f, err := files.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, fmt.Errorf("%w: %s is missing", ErrNone, name)
 	}
 	if err != nil {

@@ -102,13 +102,16 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	return result, nil
 }
 
+// Matches reports whether a case is to be measured.
+func (o Options) Matches(c Case) bool { return strings.Contains(c.Name+" "+c.Shape, o.Match) }
+
 // measure adds the cases of one backend and number of threads.
 func (r *Result) measure(ctx context.Context, o Options, b kernel.Backend, threads int, arena *Arena) error {
 	e := NewEnv(b, threads, arena)
 	defer e.Close()
 	token, layers := Token{Backend: b.Name(), Threads: threads}, 0
 	for _, c := range Cases() {
-		if !strings.Contains(c.Name+" "+c.Shape, o.Match) {
+		if !o.Matches(c) {
 			continue
 		}
 		m, err := e.measure(ctx, c, o)
