@@ -61,7 +61,7 @@ func (f *benchFlags) add(cmd *cobra.Command, repeats int, config ...string) {
 	flags.SortFlags = false
 	addConfigFlags(cmd, append([]string{"model", "trunk"}, config...)...)
 	flags.StringVar(&f.prompt, "prompt", "", "go on from `TEXT` (default \""+benchPrompt+"\")")
-	flags.StringVar(&f.promptFile, "prompt-file", "", "go on from the text in `PATH`")
+	flags.StringVar(&f.promptFile, "prompt-file", "", "go on from the text in `FILE`")
 	flags.StringVar(&f.ids, "ids", "", "go on from the token `IDS`, comma separated")
 	flags.IntVar(&f.maxTokens, "max-tokens", 16,
 		"generate `N` tokens in each run; the first, which comes with the prompt, does not count for the speed")
@@ -267,7 +267,7 @@ func (b *bencher) measure(ctx context.Context, settings []setting) error {
 			}
 			left := ""
 			if round > 0 {
-				left = fmt.Sprintf(", about %s left", (time.Since(start) / time.Duration(done-1) * time.Duration(all-done+1)).Round(time.Second))
+				left = fmt.Sprintf(", about %s left", longTime(time.Since(start)/time.Duration(done-1)*time.Duration(all-done+1)))
 			}
 			b.line.show(time.Now(), fmt.Sprintf("run %d of %d: %s%s", done, all, r.Label, left))
 			run, report := b.run(ctx, r.setting)

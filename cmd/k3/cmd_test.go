@@ -319,25 +319,82 @@ func TestTheProgressLineLeavesNothingBehind(t *testing.T) {
 	if b.Len() != 0 {
 		t.Errorf("%q", b.String())
 	}
-	p.token = p.token.Add(-2 * slow)
+	p.token, p.started = p.token.Add(-2*slow), p.started.Add(-2*slow)
 	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10})
-	if !strings.HasSuffix(b.String(), "[token 5, layer 4/10, 5s left]") {
+	if !strings.HasSuffix(b.String(), "[token 5/9, layer 4/10, 35s left]") {
 		t.Errorf("%q", b.String())
 	}
 	p.drawn = time.Time{}
 	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10, Read: func() int64 { return 5e9 }})
-	if !strings.HasSuffix(b.String(), "[token 5, layer 4/10, 5.0 GB, 2.50 GB/s, 5s left]") {
+	if !strings.HasSuffix(b.String(), "[token 5/9, layer 4/10, 5.0 GB, 2.50 GB/s, 35s left]") {
 		t.Errorf("%q", b.String())
 	}
 	interrupted := make(chan struct{})
 	close(interrupted)
 	p.drawn, p.interrupt = time.Time{}, interrupted
 	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10})
-	if !strings.HasSuffix(b.String(), "[ends after this pass (Ctrl-C: at once), token 5, layer 4/10, 5s left]") {
+	if !strings.HasSuffix(b.String(), "[ends after this pass (Ctrl-C: at once), token 5/9, layer 4/10, 35s left]") {
 		t.Errorf("%q", b.String())
 	}
 	if p := newProgress(io.Discard, &b, false); p.w != nil {
 		t.Error("a line where there is no terminal")
+	}
+}
+
+func TestTheTimeLeftIsThatOfAllTokens(t *testing.T) {
+	var b bytes.Buffer
+	p := &progress{w: &b, width: 80}
+	p.update(core.Progress{Prefill: true, Total: 10, Rows: 10, Layers: 9})
+	p.update(core.Progress{Done: 1, Total: 101, Rows: 1, Layers: 9})
+	p.started = p.started.Add(-20 * time.Minute) // 10 tokens
+	p.update(core.Progress{Done: 11, Total: 101, Rows: 1, Layers: 9})
+	p.token, p.drawn = p.token.Add(-time.Minute), time.Time{}
+	p.update(core.Progress{Done: 11, Total: 101, Rows: 1, Layers: 9})
+	p.token, p.drawn = p.token.Add(-time.Minute), time.Time{}
+	p.update(core.Progress{Done: 11, Total: 101, Rows: 1, Layer: 5, Layers: 9})
+	if !strings.HasSuffix(b.String(), "[token 12/101, layer 6/9, 2h50m left]") {
+		t.Errorf("%q", b.String())
+	}
+}
+
+func TestTheProgressLineFitsANarrowTerminal(t *testing.T) {
+	text := "token 5/64, layer 4/93, 5.0 GB, 2.50 GB/s, 35s left"
+	for columns, want := range map[int]string{
+		80: text, 50: "token 5/64, layer 4/93, 5.0 GB, 35s left", 35: "token 5/64, layer 4/93, 35s left", 31: "token 5/64, 35s left",
+		20: "token 5/64, 35s left", 19: "token 5/64", 5: "token", 0: "", -3: "",
+	} {
+		if got := shorten(text, columns); got != want {
+			t.Errorf("%d columns: %q, want %q", columns, got, want)
+		}
+	}
+}
+
+func TestOffTheTerminalThereIsALineAMinute(t *testing.T) {
+	var b bytes.Buffer
+	p := newProgress(io.Discard, &b, false)
+	at := core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 0, Layers: 10}
+	p.opening("a model")
+	p.update(at)
+	at.Layer = 3
+	p.update(at)
+	if b.Len() > 0 {
+		t.Errorf("before a minute: %q", b.String())
+	}
+	p.drawn = p.drawn.Add(-relate)
+	p.token, p.started = p.token.Add(-relate), p.started.Add(-relate)
+	p.update(at)
+	p.update(at)
+	p.show(time.Now(), "more")
+	if got := b.String(); got != "k3: token 5/9, layer 4/10, 17m20s left\n" {
+		t.Errorf("%q", got)
+	}
+	p = newProgress(io.Discard, &b, true)
+	p.drawn = p.drawn.Add(-2 * relate)
+	b.Reset()
+	p.update(at)
+	p.show(time.Now(), "more")
+	if b.Len() > 0 {
+		t.Errorf("quiet: %q", b.String())
 	}
 }
 

@@ -53,7 +53,7 @@ func downloadCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.repo, "repo", "", "fetch from the repository `OWNER/NAME` (default: what DIR was fetched from, else "+releasedRepo+")")
-	flags.StringVar(&f.revision, "revision", "", "fetch this commit, branch or tag (default: what DIR was fetched from, else "+releasedRevision[:12]+" of Kimi-K3)")
+	flags.StringVar(&f.revision, "revision", "", "fetch `REVISION`, a commit, branch or tag (default: what DIR was fetched from, else "+releasedRevision[:12]+" of Kimi-K3)")
 	flags.StringVar(&f.endpoint, "endpoint", "", "fetch from the `URL` of another hub (default: $HF_ENDPOINT, else "+hub.DefaultEndpoint+")")
 	flags.StringArrayVar(&f.include, "include", nil, "fetch only files that match `PATTERN`, such as '*.json'; may be repeated")
 	flags.IntVar(&f.layers, "layers", 0, "fetch only the weights of the first `N` layers, and those of no layer")

@@ -50,10 +50,10 @@ func fabricateCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.geometry, "geometry", "tiny", "sizes to begin with: "+strings.Join(fabricate.Geometries(), ", "))
+	flags.StringVar(&f.geometry, "geometry", "tiny", "`NAME` of the sizes to begin with: "+strings.Join(fabricate.Geometries(), ", "))
 	flags.BoolVar(&f.options.Sparse, "sparse", false, "leave holes instead of most weights")
-	flags.Uint64Var(&f.options.Seed, "seed", 1, "choice of the weights")
-	flags.IntVar(&f.options.Shards, "shards", 0, "number of files that hold weights; 0 is one a layer, as released")
+	flags.Uint64Var(&f.options.Seed, "seed", 1, "`N` that chooses the weights")
+	flags.IntVar(&f.options.Shards, "shards", 0, "`N` files that hold weights; 0 is one a layer, as released")
 	flags.StringVar(&f.experts, "format", "mxfp4", "`TYPE` of the routed experts: mxfp4, bf16, f16 or f32")
 	flags.StringVar(&f.trunk, "trunk", "bf16", "`TYPE` of the other matrices: bf16, f16 or f32")
 	flags.StringVar(&f.tokenizer, "tokenizer", "",
@@ -63,9 +63,9 @@ func fabricateCommand() *cobra.Command {
 	for _, s := range sizes(&given) {
 		switch to := s.to.(type) {
 		case *int:
-			flags.IntVar(to, s.name, 0, s.usage)
+			flags.IntVar(to, s.name, 0, "`N`: "+s.usage)
 		case *float32:
-			flags.Float32Var(to, s.name, 0, s.usage)
+			flags.Float32Var(to, s.name, 0, "`X`: "+s.usage)
 		case *bool:
 			flags.BoolVar(to, s.name, false, s.usage)
 		}
@@ -254,8 +254,8 @@ func (f *fabricateFlags) run(cmd *cobra.Command, dir string, given *checkpoint.C
 			return
 		}
 		rate := float64(done) / now.Sub(started).Seconds()
-		left := time.Duration(float64(total-done) / rate * float64(time.Second)).Round(time.Second)
-		line.show(now, fmt.Sprintf("writing %s of %s, %s/s, %s left", size(done), size(total), size(int64(rate)), left))
+		left := time.Duration(float64(total-done) / rate * float64(time.Second))
+		line.show(now, fmt.Sprintf("writing %s of %s, %s/s, %s left", size(done), size(total), size(int64(rate)), longTime(left)))
 	}
 	r, err := fabricate.Write(ctx, dir, *o)
 	line.clear()

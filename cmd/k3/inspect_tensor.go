@@ -349,7 +349,7 @@ func inspectRoundtrip(cmd *cobra.Command, path string, bits []int) (r *roundtrip
 	for _, t := range trunk {
 		left := ""
 		if spent := time.Since(start); spent > slow && done > 0 {
-			left = ", " + time.Duration(float64(spent)*float64(all-done)/float64(done)).Round(time.Second).String() + " left"
+			left = ", " + longTime(time.Duration(float64(spent)*float64(all-done)/float64(done))) + " left"
 		}
 		line.show(time.Now(), fmt.Sprintf("rounding: %s of %s%s", size(done), size(all), left))
 		rounded, err := stats.Round(cmd.Context(), m, t, bits)

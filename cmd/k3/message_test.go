@@ -18,6 +18,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/k3infer/k3/presets"
 )
 
@@ -63,6 +66,22 @@ func TestErrorsAreSaidInPlainWords(t *testing.T) {
 			t.Errorf("%q is said as %q, want %q", c.err, got, c.want)
 		}
 	}
+}
+
+func TestTheHelpNamesEveryValue(t *testing.T) {
+	name := regexp.MustCompile(`^[A-Z]+(/[A-Z]+)?$`)
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if value := placeholder(f); f.Value.Type() != "bool" && !name.MatchString(value) {
+				t.Errorf("%s --%s: the help calls the value %q", cmd.CommandPath(), f.Name, value)
+			}
+		})
+		for _, c := range cmd.Commands() {
+			check(c)
+		}
+	}
+	check(rootCommand())
 }
 
 // An error of any package may reach the user.

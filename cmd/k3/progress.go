@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -17,11 +19,14 @@ import (
 // slow is how long a token may take before the layer it is in is shown.
 const slow = time.Second
 
-// redraw is the shortest time between two states of the progress line.
-const redraw = 100 * time.Millisecond
+// redraw is the shortest time between two states of the progress line, relate that between two lines where there is no terminal.
+const (
+	redraw = 100 * time.Millisecond
+	relate = time.Minute
+)
 
-// progress is a line on a terminal that says how far a run is. It writes nothing anywhere else. show, notice and clear
-// may be called by several goroutines; update only by the one whose work it shows.
+// progress is a line on a terminal that says how far a run is. Where stderr is none it writes a line now and then. show,
+// notice and clear may be called by several goroutines; update only by the one whose work it shows.
 type progress struct {
 	w       io.Writer // nil when there is no terminal
 	stderr  io.Writer // for notices
@@ -31,19 +36,21 @@ type progress struct {
 	mu      sync.Mutex // for shown, drawn and what is written
 	shown   bool
 	drawn   time.Time
-	started time.Time // of this prefill
-	token   time.Time // start of the token in flight
-	before  int64     // bytes read before this prefill or token
+	decode  bool      // tokens are generated, and not the prompt computed
+	started time.Time // of the prompt, or of the first token
+	from    int       // tokens done then
+	token   time.Time // start of the prompt, or of the token in flight
+	before  int64     // bytes read before that
 
 	interrupt <-chan struct{} // closed when the text is to end after the pass in flight; nil: never
 }
 
 // newProgress returns the progress line of a run, silent if quiet.
 func newProgress(stdout, stderr io.Writer, quiet bool) *progress {
-	p := &progress{width: 80, stderr: stderr, quiet: quiet}
+	p := &progress{width: 80, stderr: stderr, quiet: quiet, drawn: time.Now()}
 	if f, ok := stderr.(*os.File); ok && !quiet && term.IsTerminal(int(f.Fd())) && understandsEscapes(f) {
-		p.w = f
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
+		p.w, p.drawn = f, time.Time{}
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
 			p.width = width
 		}
 	}
@@ -58,35 +65,47 @@ func (p *progress) opening(model string) { p.show(time.Now(), "opening "+model) 
 
 // update shows where the engine is.
 func (p *progress) update(at core.Progress) {
-	if p.w == nil {
+	if p.quiet {
 		return
 	}
 	now := time.Now()
-	if first := at.Prefill && at.Done == 0; at.Layer == 0 && (first || !at.Prefill) {
-		p.token, p.before = now, 0
-		if at.Read != nil {
-			p.before = at.Read()
-		}
-		if first {
-			p.started = now
-		}
+	if at.Layer == 0 {
+		p.begin(now, at)
 	}
 	if p.fresh(now) {
 		return
 	}
-	ending := ""
+	var parts []string
 	select {
 	case <-p.interrupt:
-		ending = "ends after this pass (Ctrl-C: at once), "
+		parts = append(parts, "ends after this pass (Ctrl-C: at once)")
 	default:
 	}
-	layer := fmt.Sprintf("layer %d/%d", min(at.Layer+1, at.Layers), at.Layers)
+	if at.Prefill {
+		parts = append(parts, fmt.Sprintf("prompt %d/%d tokens", at.Done, at.Total))
+	} else {
+		parts = append(parts, fmt.Sprintf("token %d/%d", at.Done+1, at.Total))
+	}
+	parts = append(parts, fmt.Sprintf("layer %d/%d", min(at.Layer+1, at.Layers), at.Layers))
+	inFlight := now.Sub(p.token)
+	if inFlight >= slow && at.Read != nil && at.Read() > p.before {
+		gigabytes := float64(at.Read()-p.before) / 1e9
+		parts = append(parts, fmt.Sprintf("%.1f GB", gigabytes), fmt.Sprintf("%.2f GB/s", gigabytes/inFlight.Seconds()))
+	}
 	of := float64(at.Layer) / float64(at.Layers+1) // of the pass
 	if at.Prefill {
-		done, total := float64(at.Done)+float64(at.Rows)*of, float64(at.Total)
-		p.show(now, fmt.Sprintf("%sprompt %d/%d tokens, %s%s", ending, at.Done, at.Total, layer, p.pace(at, now.Sub(p.started), done/total)))
-	} else if elapsed := now.Sub(p.token); elapsed > slow {
-		p.show(now, fmt.Sprintf("[%stoken %d, %s%s]", ending, at.Done+1, layer, p.pace(at, elapsed, of)))
+		of *= float64(at.Rows)
+	}
+	done, all := float64(at.Done-p.from)+of, float64(at.Total-p.from)
+	if elapsed := now.Sub(p.started); elapsed >= slow && done > 0 {
+		parts = append(parts, longTime(time.Duration(float64(elapsed)*max(all-done, 0)/done))+" left")
+	}
+	text := strings.Join(parts, ", ")
+	switch {
+	case at.Prefill || p.w == nil:
+		p.show(now, text)
+	case inFlight > slow: // others are not worth a line
+		p.show(now, "["+shorten(text, p.width-3)+"]")
 	}
 }
 
@@ -94,36 +113,61 @@ func (p *progress) update(at core.Progress) {
 func (p *progress) fresh(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return now.Sub(p.drawn) < redraw
+	return now.Sub(p.drawn) < p.interval()
 }
 
-// pace says what was read, how fast, and how long the rest takes, when elapsed went by for a part of the work.
-func (p *progress) pace(at core.Progress, elapsed time.Duration, part float64) string {
-	if elapsed < slow {
-		return ""
+// begin takes note of the beginning of a pass.
+func (p *progress) begin(now time.Time, at core.Progress) {
+	if at.Prefill && at.Done > 0 {
+		return
 	}
-	text := ""
+	if at.Prefill || !p.decode || at.Done < p.from {
+		p.started, p.from, p.decode = now, at.Done, !at.Prefill
+	}
+	p.token, p.before = now, 0
 	if at.Read != nil {
-		if n := at.Read() - p.before; n > 0 {
-			text = fmt.Sprintf(", %.1f GB, %.2f GB/s", float64(n)/1e9, float64(n)/1e9/elapsed.Seconds())
-		}
+		p.before = at.Read()
 	}
-	if part > 0 {
-		text += fmt.Sprintf(", %s left", time.Duration(float64(elapsed)*(1-part)/part).Round(time.Second))
+}
+
+// interval is the shortest time between two states of progress.
+func (p *progress) interval() time.Duration {
+	if p.w == nil {
+		return relate
+	}
+	return redraw
+}
+
+// shorten makes a line of progress fit into a number of columns: without its last parts, but with the time that is left, if it can.
+func shorten(text string, columns int) string {
+	columns = max(columns, 0)
+	parts := strings.Split(text, ", ")
+	for len(parts) > 1 && utf8.RuneCountInString(text) > columns {
+		last := len(parts) - 1
+		if last > 1 && strings.HasSuffix(parts[last], " left") {
+			last--
+		}
+		parts = slices.Delete(parts, last, last+1)
+		text = strings.Join(parts, ", ")
+	}
+	if runes := []rune(text); len(runes) > columns {
+		text = string(runes[:columns])
 	}
 	return text
 }
 
 // show puts text on the line.
 func (p *progress) show(now time.Time, text string) {
-	if p.w == nil {
-		return
-	}
-	if runes := []rune(text); len(runes) > p.width-1 {
-		text = string(runes[:p.width-1])
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.w == nil {
+		if !p.quiet && now.Sub(p.drawn) >= relate {
+			p.drawn = now
+			fmt.Fprintf(p.stderr, "k3: %s\n", text)
+		}
+		return
+	}
+	text = shorten(text, p.width-1)
 	p.remove()
 	p.drawn, p.shown = now, true
 	if p.shared {

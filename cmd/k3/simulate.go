@@ -86,7 +86,7 @@ func simulateCommand() *cobra.Command {
 	flags.StringVar(&f.expertBytes, "expert-bytes", fmt.Sprint(releasedExpertBytes), "`SIZE` of one expert")
 	flags.StringVar(&f.disk, "disk", "3GB", "what the disk reads in a second, as `SIZE`")
 	flags.IntVar(&f.tokens, "tokens", 0, "`N` tokens were generated (default: one a pass)")
-	flags.Uint64Var(&f.seed, "seed", 1, "seed of policies that draw lots")
+	flags.Uint64Var(&f.seed, "seed", 1, "`N` that chooses the draws of policies that draw lots")
 	flags.BoolVar(&f.asJSON, "json", false, "write JSON")
 	flags.StringVar(&f.plot, "plot", "", "draw hit rates over capacities to `FILE`, .svg or .html")
 	return cmd

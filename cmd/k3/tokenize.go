@@ -28,7 +28,7 @@ func tokenizeCommand() *cobra.Command {
 	var file string
 	var lines bool
 	cmd := &cobra.Command{
-		Use:   "tokenize [flags] TEXT | - | --file PATH",
+		Use:   "tokenize [flags] TEXT | - | --file FILE",
 		Short: "Turn text into token ids",
 		Long: "Turn text into token ids, comma separated. The text is the argument, byte for byte; - reads stdin. A model directory\n" +
 			"that holds only the tokenizer's files is enough.",
@@ -84,7 +84,7 @@ func tokenizeCommand() *cobra.Command {
 		},
 	}
 	addConfigFlags(cmd, "model")
-	cmd.Flags().StringVar(&file, "file", "", "read the text from `PATH`, - is stdin")
+	cmd.Flags().StringVar(&file, "file", "", "read the text from `FILE`, - is stdin")
 	cmd.Flags().BoolVar(&t.special, "special", false, "read control tokens such as <|open|> as such")
 	cmd.Flags().BoolVar(&t.pieces, "pieces", false, "print the pieces that the text is split into, as JSON strings")
 	cmd.Flags().BoolVar(&lines, "jsonl", false,
