@@ -182,7 +182,7 @@ func (r diskResult) write(out io.Writer) error {
 			about = append(about, "around the page cache")
 		}
 		about = append(about, d.Notes...)
-		fmt.Fprintf(out, "\n%s (%s), the median of %d times %s:\n", d.File, strings.Join(about, "; "), r.Repeats, seconds(r.Seconds))
+		fmt.Fprintf(out, "\n%s (%s), the median of %s %s:\n", d.File, strings.Join(about, "; "), plural(r.Repeats, "time", "times"), seconds(r.Seconds))
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(w, "ORDER\tBLOCK\tREADERS\tRATE\tSPREAD\t")
 		for _, x := range d.Rows {

@@ -32,7 +32,8 @@ func newBenchKernelsCommand() *cobra.Command {
 				return usagef("--repeat %d: at least 1", o.Repeat)
 			}
 			o.Progress = func(m bench.Measurement) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s %s, %d vectors, %s, %d threads: %.3g ms\n", m.Kernel, m.Shape, m.Vectors, m.Backend, m.Threads, 1e3*m.Seconds)
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s %s, %s, %s, %s: %.3g ms\n", m.Kernel, m.Shape, plural(m.Vectors, "vector", "vectors"), m.Backend,
+					plural(m.Threads, "thread", "threads"), 1e3*m.Seconds)
 			}
 			if !slices.ContainsFunc(bench.Cases(), o.Matches) {
 				return usagef("--match: no kernel and no shape has %q in its name", o.Match)
@@ -68,7 +69,7 @@ func writeKernels(out io.Writer, r bench.Result) error {
 		return err
 	}
 	for _, s := range r.Tokens {
-		if _, err := fmt.Fprintf(out, "one token, all weights in memory, %s, %d threads: %.2f s (reading them: %.2f s)\n", s.Backend, s.Threads, s.Seconds, s.Limit); err != nil {
+		if _, err := fmt.Fprintf(out, "one token, all weights in memory, %s, %s: %.2f s (reading them: %.2f s)\n", s.Backend, plural(s.Threads, "thread", "threads"), s.Seconds, s.Limit); err != nil {
 			return err
 		}
 	}

@@ -263,9 +263,9 @@ func (b *benchResult) against(x *benchResult) *comparison {
 	note(!same, "the earlier model was another: %s", x.Model)
 	note(b.Machine != x.Machine, "the earlier machine was another: %s", x.Machine.line())
 	sameRun := b.PromptTokens == x.PromptTokens && b.MaxTokens == x.MaxTokens
-	note(!sameRun, "the earlier runs had %d tokens of prompt and generated %d", x.PromptTokens, x.MaxTokens)
+	note(!sameRun, "the earlier runs had %s of prompt and generated %d", plural(x.PromptTokens, "token", "tokens"), x.MaxTokens)
 	note(same && sameRun && !slices.Equal(b.IDs, x.IDs), "the ids are others: another prompt, other weights, or a defect")
-	note(b.Backend != x.Backend || b.Threads != x.Threads, "the earlier runs were computed by %s with %d threads", x.Backend, x.Threads)
+	note(b.Backend != x.Backend || b.Threads != x.Threads, "the earlier runs were computed by %s with %s", x.Backend, plural(x.Threads, "thread", "threads"))
 	note(b.Policy != x.Policy, "the earlier policy was %s", x.Policy)
 	for _, r := range b.Rungs {
 		i := slices.IndexFunc(x.Rungs, func(e rung) bool { return e.setting == r.setting && e.Status == rungFits })
@@ -545,7 +545,7 @@ func (m machine) line() string {
 	if cpu == "" {
 		cpu = "unknown processor"
 	}
-	s := fmt.Sprintf("%s, %d processors, %s of memory, %s/%s", cpu, m.Processors, inMemory(m.Memory), m.OS, m.Arch)
+	s := fmt.Sprintf("%s, %s, %s of memory, %s/%s", cpu, plural(m.Processors, "processor", "processors"), inMemory(m.Memory), m.OS, m.Arch)
 	if m.Disk != "" {
 		s += ", disk " + m.Disk
 	}

@@ -231,8 +231,9 @@ func writableDisks(model string) []string {
 	}
 	parts, err := gopsutil.Partitions(false)
 	if err == nil {
-		for _, p := range parts {
-			candidates = append(candidates, p.Mountpoint)
+		for i := range parts {
+			parts[i].Mountpoint = rootOf(parts[i].Mountpoint)
+			candidates = append(candidates, parts[i].Mountpoint)
 		}
 	}
 	dirs := []string{disk.Existing(model)}
@@ -255,6 +256,14 @@ func writableDisks(model string) []string {
 		}
 	}
 	return dirs
+}
+
+// rootOf is the directory at the top of a drive: C:\ for C:, which would be the current directory of that drive.
+func rootOf(mount string) string {
+	if mount != "" && filepath.VolumeName(mount) == mount {
+		return mount + string(filepath.Separator)
+	}
+	return mount
 }
 
 // deviceOf is the device of the partition that holds dir.
@@ -413,7 +422,7 @@ func (d *diagnosis) freeAt(path string) int64 {
 
 func (d diagnosis) write(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "processor\t%s, %d threads, %s/%s\n", cmp.Or(d.Machine.CPU, "unknown"), d.Threads, runtime.GOOS, runtime.GOARCH)
+	fmt.Fprintf(w, "processor\t%s, %s, %s/%s\n", cmp.Or(d.Machine.CPU, "unknown"), plural(d.Threads, "thread", "threads"), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintf(w, "backend\t%s", d.Backend)
 	if d.Rates.Trunk != nil {
 		fmt.Fprintf(w, ": %s of trunk, %s of experts", d.Rates.Trunk.rates(), d.Rates.Experts.rates())

@@ -271,7 +271,7 @@ func (f *fabricateFlags) run(cmd *cobra.Command, dir string, given *checkpoint.C
 	if o.Sparse {
 		holes = fmt.Sprintf(", %s without the holes", size(r.Written))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors in %s, %s%s\n",
-		dir, r.Tensors, plural(r.Shards, "shard", "shards"), size(r.Bytes), holes)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s in %s, %s%s\n",
+		dir, plural(r.Tensors, "tensor", "tensors"), plural(r.Shards, "shard", "shards"), size(r.Bytes), holes)
 	return err
 }

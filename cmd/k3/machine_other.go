@@ -1,11 +1,9 @@
-//go:build !linux && !darwin
+//go:build !linux && !darwin && !windows
 
 package main
 
-import "os"
-
-// cpuName is the processor's name as Windows tells it, or "".
-func cpuName() string { return os.Getenv("PROCESSOR_IDENTIFIER") }
+// cpuName is the processor's name; this system does not tell.
+func cpuName() string { return "" }
 
 // diskName is the device that holds a path; this system does not tell.
 func diskName(string) string { return "" }

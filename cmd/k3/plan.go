@@ -212,11 +212,11 @@ func (r planReport) write(cmd *cobra.Command) error {
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', tabwriter.AlignRight)
 	about := map[string]string{
 		memory.Program: "code and runtime", memory.Heap: "index of tensors, tokenizer, what comes and goes",
-		memory.Vectors: "norms, biases, convolutions", memory.Workspace: fmt.Sprintf("a pass of up to %d rows", r.PrefillRows),
+		memory.Vectors: "norms, biases, convolutions", memory.Workspace: "a pass of up to " + plural(r.PrefillRows, "row", "rows"),
 		memory.Logits:       "scores of the vocabulary, a row",
 		memory.Guesses:      "rows that may be taken back",
 		memory.State:        "what a text leaves behind, whatever its length",
-		memory.Latents:      fmt.Sprintf("attention caches of %d positions", r.Context),
+		memory.Latents:      "attention caches of " + plural(r.Context, "position", "positions"),
 		memory.TrunkRing:    fmt.Sprintf("%d buffers that the rest of the trunk passes through", r.RingBuffers),
 		memory.TrunkTiles:   "the part of the trunk that stays",
 		memory.TrunkScratch: "the compressed part that is in use, expanded",
@@ -233,7 +233,7 @@ func (r planReport) write(cmd *cobra.Command) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "\na saved session of %d tokens takes %s\n", r.Context, size(r.Session))
+	fmt.Fprintf(out, "\na saved session of %s takes %s\n", plural(r.Context, "token", "tokens"), size(r.Session))
 	if r.Prediction == nil {
 		return nil
 	}

@@ -229,7 +229,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 		}
 	}
 	if c := o.checkpoints; failed != nil && c != nil && c.saved > 0 && sequence.Err() != nil {
-		failed = &hinted{failed, fmt.Sprintf("%s has the first %d tokens: --load-session goes on from there", c.path, c.saved)}
+		failed = &hinted{failed, fmt.Sprintf("%s has the first %s: --load-session goes on from there", c.path, plural(c.saved, "token", "tokens"))}
 	}
 	if err := o.commit(r, sequence, sequence.IDs()[before:], failed); err != nil {
 		return errors.Join(failed, err)
