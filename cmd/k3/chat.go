@@ -315,7 +315,7 @@ func (t *talk) answer(parent context.Context,
 		if t.editor == nil {
 			return errInterrupted
 		}
-		t.note("stopped")
+		t.note(interrupted)
 		return nil
 	}
 	if why := unanswered(t.messages[len(t.messages)-1].Message, t.last.Outcome, t.editor != nil); why != "" {

@@ -21,7 +21,7 @@ import (
 // as they are. A test compares the list with the code.
 var (
 	outerPackages = []string{"core", "graph", "tape", "experts", "memory", "kernel", "bench", "conformance"}
-	innerPackages = []string{"chat", "checkpoint", "disk", "fabricate", "hub", "pack", "replay", "sample", "session", "speculate", "stats",
+	innerPackages = []string{"chat", "checkpoint", "checksum", "disk", "fabricate", "hub", "pack", "replay", "sample", "session", "speculate", "stats",
 		"tokenizer", "verify"}
 )
 

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,6 +22,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/k3infer/k3/core/hub"
+	"github.com/k3infer/k3/core/kernel/bench"
+	"github.com/k3infer/k3/core/verify"
 	"github.com/k3infer/k3/presets"
 )
 
@@ -82,6 +86,38 @@ func TestTheHelpNamesEveryValue(t *testing.T) {
 		}
 	}
 	check(rootCommand())
+}
+
+func TestJSONHasNamesOfOneKind(t *testing.T) {
+	name := regexp.MustCompile(`^[a-z0-9_]+(,omitempty)?$`)
+	seen := map[reflect.Type]bool{}
+	var check func(of reflect.Type)
+	check = func(of reflect.Type) {
+		switch of.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+			check(of.Elem())
+			return
+		}
+		if of.Kind() != reflect.Struct || seen[of] || of.Implements(reflect.TypeFor[json.Marshaler]()) {
+			return
+		}
+		seen[of] = true
+		for i := range of.NumField() {
+			f := of.Field(i)
+			tag := f.Tag.Get("json")
+			if !f.IsExported() && !f.Anonymous || tag == "-" {
+				continue
+			}
+			if !name.MatchString(tag) && !(f.Anonymous && tag == "") {
+				t.Errorf("%v.%s is called %q", of, f.Name, tag)
+			}
+			check(f.Type)
+		}
+	}
+	for _, v := range []any{report{}, planReport{}, diagnosis{}, inspection{}, tensorReport{}, expertsReport{}, roundtripReport{}, simulation{},
+		benchResult{}, diskResult{}, conformanceResult{}, sessionExtra{}, hub.Plan{}, verify.Report{}, bench.Result{}} {
+		check(reflect.TypeOf(v))
+	}
 }
 
 // An error of any package may reach the user.

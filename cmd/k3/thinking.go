@@ -35,12 +35,6 @@ func (f *thinkingFlags) add(cmd *cobra.Command) {
 		"`WAY`: show what the model thinks, hide it, or off: it does not think")
 	flags.BoolVar(&f.none, "no-thinking", false, "the same as --thinking off")
 	flags.StringVar(&f.effort, "effort", chat.DefaultEffort, "`HOW` much it thinks: low, high or max")
-	for name, values := range map[string][]string{"thinking": thinkings, "effort": efforts} {
-		complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-		if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
-			panic(err) // the flag was added above, once
-		}
-	}
 }
 
 // check reads the flags.

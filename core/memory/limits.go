@@ -7,9 +7,9 @@ import (
 
 // Limit is a bound on the memory of this process.
 type Limit struct {
-	Source string // what sets it: "host", "cgroup /a/b", "ulimit -v"
-	Bytes  int64  // the bound
-	Free   int64  // what of it this process could have now: what it holds already, and what nobody holds
+	Source string `json:"source"` // what sets it: "host", "cgroup /a/b", "ulimit -v"
+	Bytes  int64  `json:"bytes"`  // the bound
+	Free   int64  `json:"free"`   // what of it this process could have now: what it holds already, and what nobody holds
 }
 
 // Machine is what memory there is.

@@ -73,6 +73,9 @@ func Open(ctx context.Context, files disk.Files, m *checkpoint.Model, cache stri
 	if errors.Is(err, ErrNone) {
 		p, err = open(ctx, files, plainName, m, cache)
 	}
+	if errors.Is(err, syscall.ENOTDIR) {
+		err = fmt.Errorf("%w: it is not a directory", ErrNone)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pack: open %s: %w", files.Name(), err)
 	}
@@ -136,7 +139,7 @@ func readManifest(files disk.Files, name string) (*manifest, error) {
 	}
 	name += listEnding
 	f, err := files.Open(name)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s is missing", ErrNone, name)
 	}
 	if err != nil {
