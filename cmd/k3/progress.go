@@ -29,7 +29,7 @@ const (
 // notice and clear may be called by several goroutines; update only by the one whose work it shows.
 type progress struct {
 	w       io.Writer // nil when there is no terminal
-	stderr  io.Writer // for notices
+	stderr  io.Writer // for notices, or nil
 	quiet   bool
 	shared  bool // stdout is a terminal, too: text may stand in front of the line
 	width   int
@@ -161,7 +161,7 @@ func (p *progress) show(now time.Time, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.w == nil {
-		if !p.quiet && now.Sub(p.drawn) >= relate {
+		if !p.quiet && p.stderr != nil && now.Sub(p.drawn) >= relate {
 			p.drawn = now
 			fmt.Fprintf(p.stderr, "k3: %s\n", text)
 		}
