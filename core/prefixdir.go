@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/session"
 )
 
@@ -83,12 +84,13 @@ func (d *prefixDir) files() ([]os.FileInfo, error) {
 	return files, nil
 }
 
-// room removes files until so many bytes more fit.
+// room removes files until so many bytes more fit beside those that are there and those that others write.
 func (d *prefixDir) room(bytes int64) error {
 	files, err := d.files()
 	if err != nil {
 		return err
 	}
+	bytes += disk.Sweep(d.path, func(name string) bool { return strings.HasSuffix(name, prefixSuffix) })
 	for _, f := range files {
 		bytes += f.Size()
 	}

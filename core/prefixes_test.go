@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -193,7 +194,15 @@ func TestAPrefixOnDiskIsFoundLater(t *testing.T) {
 	if keep(1, 40, 41, 42); len(files()) != 2 {
 		t.Errorf("what never fits: %v", files())
 	}
+	// What a process that was killed has left of another text goes.
+	left := filepath.Join(dir, "."+strings.Repeat("0", 32)+".k3s.1.partial")
+	if err := os.WriteFile(left, make([]byte, 1<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	keep(1<<30, 40, 41, 42)
+	if _, err := os.Stat(left); err == nil && runtime.GOOS != "windows" { // there only after a while
+		t.Error("what was left is still there")
+	}
 	names := files()
 	info, err := os.Stat(names[0])
 	if err != nil || len(names) != 3 {

@@ -39,6 +39,48 @@ func (s *Sequence) Save(path string, extra json.RawMessage) error {
 	})
 }
 
+// SaveIDs writes a session of a sequence whose state cannot be saved because a pass over it was cancelled or failed: all its ids,
+// with the state that the session file from has, which must be of a beginning of the same text; none if from is "". The file may be
+// the same. What that state lacks waits to be computed again, to the same bits. It returns how many ids the state covers.
+func (s *Sequence) SaveIDs(path, from string, extra json.RawMessage) (computed int, err error) {
+	fingerprint, err := s.engine.Fingerprint()
+	if err != nil {
+		return 0, err
+	}
+	if from == "" {
+		// Not a sequence, for which there may be no room: pages of it that are only read take no memory.
+		state, err := s.engine.graph.NewState()
+		if err != nil {
+			return 0, err
+		}
+		defer state.Free()
+		empty := &Sequence{engine: s.engine, state: state}
+		h := empty.header(fingerprint, s.ids)
+		h.Extra = extra
+		return 0, session.Write(path, h, func(w io.Writer) error {
+			_, err := state.WriteTo(w)
+			return err
+		})
+	}
+	r, err := session.Open(from)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	h := r.Header
+	if n := h.Computed; !h.Of().Matches(fingerprint) || n > len(s.ids) || !slices.Equal(h.IDs[:n], s.ids[:n]) {
+		return 0, fmt.Errorf("core: save %s: %w: %s is of another text", path, ErrSession, from)
+	}
+	h.IDs, h.Extra = s.ids, extra
+	return h.Computed, session.Write(path, h, func(w io.Writer) error {
+		err := r.State(func(in io.Reader) error {
+			_, err := io.Copy(w, in)
+			return err
+		})
+		return errors.Join(err, r.Close()) // before the file gets its name, which may be this one's
+	})
+}
+
 // header describes a session of the state and of ids, which begin with those computed.
 func (s *Sequence) header(fingerprint checkpoint.Fingerprint, ids []int) session.Header {
 	c := s.engine.model.Config

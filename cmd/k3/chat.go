@@ -49,7 +49,7 @@ func chatCommand() *cobra.Command {
 	f.thinkingFlags.add(cmd)
 	flags.StringVar(&f.resume, "resume", "", "go on with the conversation in `FILE`")
 	flags.StringVar(&f.save, "save", "", "keep the conversation in `FILE`, state and all, after each turn; as text, if it ends in .jsonl")
-	flags.StringVar(&f.transcript, "transcript", "", "write what was said to `FILE` after each turn (JSON lines)")
+	flags.StringVar(&f.transcript, "transcript", "", "write what was said to `FILE` after each turn (JSON lines); - is stdout")
 	flags.StringVar(&f.prefixDir, "prefix-dir", "", "keep states of the conversation in `DIR`, where others that begin alike find them")
 	flags.StringVar(&f.prefixDisk, "prefix-disk", "8GiB", "`SIZE` that they may take there")
 	addConfigFlags(cmd, "model", "trunk", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed",
@@ -88,11 +88,21 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 		return err
 	}
 	// Files are tried before the work, so that a wrong path does not cost it.
-	for _, path := range []string{f.save, f.transcript} {
-		if err := canWrite(path); err != nil {
+	if err := noStdout("save", f.save); err != nil {
+		return err
+	}
+	if f.save != "" {
+		if err := disk.CanCreate(f.save); err != nil {
 			return err
 		}
 	}
+	keepPipe()
+	stdout := &outlet{Writer: cmd.OutOrStdout()}
+	told, err := openTranscript(f.transcript, stdout)
+	if err != nil {
+		return err
+	}
+	defer told.close()
 	limited, err := presets.Given(cmd.Flags(), os.Environ(), "generate.max_tokens")
 	if err != nil {
 		return err
@@ -124,7 +134,7 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 			return err
 		}
 	}
-	t := &talk{conversation: conversation, flags: f, shown: f.thinking, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+	t := &talk{conversation: conversation, flags: f, shown: f.thinking, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), transcript: told}
 	if t.shown == thinkingOff {
 		t.shown = thinkingShow // once it thinks
 	}
@@ -150,7 +160,12 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	in, ok1 := cmd.InOrStdin().(*os.File)
 	out, ok2 := t.out.(*os.File)
 	if !ok1 || !ok2 || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
-		return t.lines(cmd.Context(), cmd.InOrStdin())
+		t.out = stdout
+		err := t.lines(cmd.Context(), cmd.InOrStdin())
+		if stdout.closed() {
+			return errPipe
+		}
+		return err
 	}
 	t.style = newStyle(out)
 	t.editor = openEditor(in, out, t.style.escapes, historyFile(f))
@@ -158,28 +173,17 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	return t.interactive(cmd.Context())
 }
 
-// canWrite refuses a path where no file can be; "" is none.
-func canWrite(path string) error {
-	if path == "" {
-		return nil
-	}
-	try, err := disk.Create(path)
-	if err == nil {
-		try.Abandon()
-	}
-	return err
-}
-
 // talk is a conversation and whoever has it.
 type talk struct {
 	*conversation
-	flags    chatFlags
-	generate presets.Generate // of each answer; MaxTokens may be 0: as many as the context has room for
-	shown    string           // thinkingShow or thinkingHide
-	out, err io.Writer
-	editor   *editor // nil unless someone is at the terminal
-	told     bool    // that states cannot be kept
-	style    style
+	flags      chatFlags
+	generate   presets.Generate // of each answer; MaxTokens may be 0: as many as the context has room for
+	shown      string           // thinkingShow or thinkingHide
+	out, err   io.Writer
+	editor     *editor // nil unless someone is at the terminal
+	told       bool    // that states cannot be kept
+	transcript *transcript
+	style      style
 }
 
 // errLeave ends the conversation as it was asked to.
@@ -303,6 +307,8 @@ func (t *talk) answer(parent context.Context,
 	if t.turns > turns {
 		if e := t.saveTurn(); e != nil {
 			err = errors.Join(err, e)
+		} else if terminated(ctx) && t.flags.save != "" {
+			err = &hinted{errInterrupted, t.flags.save + " has the conversation, with what there is of the last answer; --resume goes on from there"}
 		}
 	}
 	if err != nil {
@@ -338,16 +344,16 @@ func (t *talk) saveTurn() error {
 			return err
 		}
 	}
-	if t.flags.transcript != "" {
-		return writeTranscript(t.flags.transcript, t.messages)
-	}
-	return nil
+	return t.transcript.write(t.messages)
 }
 
 // saveAs writes the conversation to a file of the kind that its name asks for.
 func (t *talk) saveAs(path string) error {
 	if isTranscript(path) {
 		return writeTranscript(path, t.messages)
+	}
+	if err := noStdout("save", path); err != nil {
+		return err
 	}
 	return t.save(path)
 }

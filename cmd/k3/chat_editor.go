@@ -13,6 +13,8 @@ import (
 
 	"github.com/peterh/liner"
 	"golang.org/x/term"
+
+	"github.com/k3infer/k3/core/disk"
 )
 
 // errAborted says that Ctrl-C was pressed at the prompt.
@@ -215,16 +217,13 @@ func (e *editor) remember(text string) {
 	if err := os.MkdirAll(filepath.Dir(e.history), 0o700); err != nil {
 		return
 	}
-	f, err := os.CreateTemp(filepath.Dir(e.history), ".history.*") // for the user's eyes only
+	f, err := disk.CreatePrivate(e.history)
 	if err != nil {
 		return
 	}
-	_, err = e.lines.WriteHistory(f)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), e.history)
-	}
-	if err != nil {
-		os.Remove(f.Name())
+	defer f.Abandon()
+	if _, err := e.lines.WriteHistory(f); err == nil {
+		_ = f.Commit()
 	}
 }
 

@@ -2,7 +2,7 @@
 //
 // Results go to stdout, progress, reports and errors to stderr. The exit code is 0 when it is done, 1 when the run failed,
 // 2 for wrong usage or configuration, 3 for a damaged, incomplete or unsuitable checkpoint or other input file, 4 for a
-// request that does not fit the memory given, 130 when it was interrupted.
+// request that does not fit the memory given, 130 when it was interrupted, 141 when the reader of stdout went away.
 package main
 
 import (
@@ -32,12 +32,16 @@ const (
 	exitInput       = 3
 	exitNoFit       = 4
 	exitInterrupted = 130
+	exitPipe        = 141
 )
 
 func main() {
 	err := execute(os.Args[1:])
 	if err != nil {
 		for _, text := range messages(err) {
+			if errors.Is(err, errPipe) {
+				break // nobody is there to read it, or wants to
+			}
 			fmt.Fprintf(os.Stderr, "k3: %s\n", text)
 		}
 		var hint *hinted
@@ -92,6 +96,9 @@ const interrupted = "interrupted"
 
 // errInterrupted ends a run that was interrupted after it did all it could.
 var errInterrupted = coded{exitInterrupted, errors.New(interrupted)}
+
+// errPipe ends a run whose output nobody reads any more, as SIGPIPE would.
+var errPipe = coded{exitPipe, errors.New("the reader of stdout has gone")}
 
 // unreadable reports whether a file is there that could not be read: nobody knows whether it is damaged.
 func unreadable(err error) bool {

@@ -2,11 +2,16 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
+	"runtime"
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
@@ -15,21 +20,74 @@ import (
 	"github.com/k3infer/k3/core/experts/replay"
 )
 
+// output is where something is written that is complete when it is committed: a disk.NewFile, or stdout.
+type output interface {
+	io.Writer
+	Path() string
+	Commit() error
+	Abandon()
+}
+
+// stdoutName stands for stdout in place of a file.
+const stdoutName = "-"
+
+// isStdout reports whether path means stdout.
+func isStdout(path string) bool {
+	return path == stdoutName || path == "/dev/stdout" && runtime.GOOS != "windows"
+}
+
+// createOutput begins a file; - is stdout.
+func createOutput(path string, stdout io.Writer) (output, error) {
+	if isStdout(path) {
+		return standardOutput{stdout}, nil
+	}
+	f, err := disk.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// standardOutput is stdout as an output.
+type standardOutput struct{ io.Writer }
+
+func (standardOutput) Path() string  { return "stdout" }
+func (standardOutput) Commit() error { return nil }
+func (standardOutput) Abandon()      {}
+
+// noStdout refuses - for what cannot share stdout with the text.
+func noStdout(flag, path string) error {
+	if path == stdoutName {
+		return usagef("--%s: - would be stdout, where the text goes: name a file or a pipe", flag)
+	}
+	return nil
+}
+
 // outputs are the files a run writes. They are begun before the work, so that a wrong path does not cost it, and appear under
 // their names when they are complete.
 type outputs struct {
-	report  *disk.NewFile
+	report  output
 	logits  *logitsFile
 	trace   *traceFile
 	session string // path, or ""
 
 	run         savedRun     // for the session
+	loaded      string       // the session that the run goes on from, or ""
 	checkpoints *checkpoints // nil: none
+	saved       string       // what the session has, once it is written
 }
 
-func (o *outputs) open(f runFlags) (err error) {
+func (o *outputs) open(f runFlags, stdout io.Writer) (err error) {
+	if err := errors.Join(noStdout("dump-logits", f.dumpLogits), noStdout("trace", f.trace), noStdout("save-session", f.saveSession)); err != nil {
+		return err
+	}
+	if o.session = f.saveSession; o.session != "" {
+		if err := disk.CanCreate(o.session); err != nil {
+			return err
+		}
+	}
 	if f.report != "" {
-		if o.report, err = disk.Create(f.report); err != nil {
+		if o.report, err = createOutput(f.report, stdout); err != nil {
 			return err
 		}
 	}
@@ -43,47 +101,60 @@ func (o *outputs) open(f runFlags) (err error) {
 			return err
 		}
 	}
-	if o.session = f.saveSession; o.session != "" {
-		try, err := disk.Create(o.session)
-		if err != nil {
-			return err
-		}
-		try.Abandon()
-	}
 	return nil
 }
 
-// commit completes the files: the report always, the others unless the run failed. ids are those whose logits were dumped, and
-// those generated from them.
+// commit completes the files: the report always, whatever becomes of the others, which are completed unless the run failed. ids are
+// those whose logits were dumped, and those generated from them.
 func (o *outputs) commit(r *report, s *core.Sequence, ids []int, failed error) error {
-	// After a failure that left the sequence whole, what was generated is worth to be saved.
-	if o.session != "" && (failed == nil || s.Err() == nil && len(r.IDs) > 0) {
-		data, err := json.Marshal(sessionExtra{Run: &o.run})
-		if err == nil {
-			err = s.Save(o.session, data)
-		}
-		if err != nil {
-			return err
-		}
+	err := o.saveSession(r, s, failed)
+	if failed == nil && o.logits != nil {
+		err = errors.Join(err, o.logits.commit(ids))
 	}
-	if failed == nil {
-		if o.logits != nil {
-			if err := o.logits.commit(ids); err != nil {
-				return err
-			}
-		}
-		if o.trace != nil {
-			if err := o.trace.commit(); err != nil {
-				return err
-			}
-		}
+	if failed == nil && o.trace != nil {
+		err = errors.Join(err, o.trace.commit())
 	}
-	if o.report != nil {
-		if err := writeJSON(o.report, r); err != nil {
-			return fmt.Errorf("write %s: %w", o.report.Path(), err)
-		}
-		return o.report.Commit()
+	if o.report == nil {
+		return err
 	}
+	if err != nil && r.Error == "" {
+		r.Error = oneLine(err)
+	}
+	if e := writeJSON(o.report, r); e != nil {
+		return errors.Join(err, fmt.Errorf("write %s: %w", o.report.Path(), e))
+	}
+	return errors.Join(err, o.report.Commit())
+}
+
+// saveSession writes the session. After a failure that left the sequence whole, what was generated is worth to be saved; after one
+// that did not, its ids are, with the last state that was: the rest is computed again. The second Ctrl-C asks for nothing of that.
+func (o *outputs) saveSession(r *report, s *core.Sequence, failed error) error {
+	broken := s.Err() != nil
+	if o.session == "" || failed != nil && (len(r.IDs) == 0 || broken && errors.Is(failed, context.Canceled)) {
+		return nil
+	}
+	data, err := json.Marshal(sessionExtra{Run: &o.run})
+	computed := s.Computed()
+	switch {
+	case err != nil:
+	case broken:
+		from := o.loaded
+		if o.checkpoints != nil && o.checkpoints.saved > 0 {
+			from = o.session
+		}
+		computed, err = s.SaveIDs(o.session, from, data)
+	default:
+		err = s.Save(o.session, data)
+	}
+	if err != nil {
+		return err
+	}
+	n := len(s.IDs())
+	left := ""
+	if n > computed+1 {
+		left = fmt.Sprintf(", of which the last %d are still to be computed", n-computed)
+	}
+	o.saved = fmt.Sprintf("%s has all %s%s; --load-session goes on from there", o.session, plural(n, "token", "tokens"), left)
 	return nil
 }
 
@@ -137,8 +208,8 @@ func (t *traceFile) commit() error {
 	return t.file.Commit()
 }
 
-// logitsFile collects the logits of a run in a file beside the one they will end in, since the header, which comes first,
-// says how many there are.
+// logitsFile collects the logits of a run in a file of its own before the one they will end in, since the header, which comes
+// first, says how many there are.
 type logitsFile struct {
 	out, rows *disk.NewFile
 	positions int
@@ -151,7 +222,10 @@ func createLogits(path string) (*logitsFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := disk.Create(path)
+	if disk.IsStream(path) {
+		path = filepath.Join(os.TempDir(), "k3-logits") // there is no place beside it, and no way back in it
+	}
+	rows, err := disk.CreatePrivate(path)
 	if err != nil {
 		out.Abandon()
 		return nil, err

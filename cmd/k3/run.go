@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +38,9 @@ func runCommand() *cobra.Command {
 		Use:   "run [flags] TEXT | --prompt TEXT | --prompt-file FILE | --ids IDS",
 		Short: "Generate text from a prompt",
 		Long: "Generate text from a prompt. The text goes to stdout, the report to stderr. The first Ctrl-C ends the text after\n" +
-			"the token in flight, the second at once. A prompt of - is read from stdin.",
+			"the token in flight, the second at once. SIGTERM, SIGHUP and a reader of stdout that goes away end it within a layer; a\n" +
+			"session that was asked for is saved with all tokens, and what its state lacks is computed again when it goes on.\n" +
+			"Files may be devices and pipes: --trace >(gzip >t.gz). A prompt of - is read from stdin.",
 		Example: "  k3 run 'The capital of France is'\n" +
 			"  k3 run --preset laptop --temperature 0.7 --seed 1 --prompt-file question.txt --report report.json",
 		Args:              onePrompt,
@@ -59,7 +62,7 @@ func runCommand() *cobra.Command {
 	flags.StringVar(&f.loadSession, "load-session", "", "go on from what --save-session wrote to `FILE`, with or without a prompt")
 	flags.IntVar(&f.checkpointEvery, "checkpoint-every", 0, "save the session each `N` tokens on the way; 0 is only at the end")
 	flags.BoolVar(&f.printIDs, "print-ids", false, "write the generated ids, comma separated, instead of text")
-	flags.StringVar(&f.report, "report", "", "write the report to `FILE` as JSON")
+	flags.StringVar(&f.report, "report", "", "write the report to `FILE` as JSON; - is stdout, after the text")
 	flags.StringVar(&f.dumpLogits, "dump-logits", "", "write the logits of every position to `FILE` (safetensors)")
 	flags.StringVar(&f.trace, "trace", "", "write the experts that were chosen to `FILE` (k3 simulate reads it)")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "write no progress and no report to stderr")
@@ -137,9 +140,12 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	}
 	var o outputs
 	defer o.abandon()
-	if err := o.open(f); err != nil {
+	keepPipe()
+	stdout := &outlet{Writer: cmd.OutOrStdout()}
+	if err := o.open(f, stdout); err != nil {
 		return err
 	}
+	o.loaded = f.loadSession
 
 	ctx, interrupt, stop := interrupts(cmd.Context())
 	defer stop()
@@ -181,7 +187,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if o.logits != nil {
 		generate.OnLogits = o.logits.add
 	}
-	w, err := newWriter(cmd.OutOrStdout(), line, tok, c.Generate.Stop, f.printIDs)
+	w, err := newWriter(stdout, line, tok, c.Generate.Stop, f.printIDs)
 	if err != nil {
 		return err
 	}
@@ -197,7 +203,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if o.run.Chat {
 		w.parser = chat.NewParser(tok, !o.run.Plain)
 		if !f.quiet && f.thinking != thinkingHide {
-			w.reasoningTo = cmd.ErrOrStderr()
+			w.reasoningTo = &outlet{Writer: cmd.ErrOrStderr(), lenient: true}
 		}
 	}
 	if goesOn {
@@ -205,9 +211,15 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	}
 	emit := w.token
 	if f.checkpointEvery > 0 {
-		o.checkpoints = &checkpoints{path: f.saveSession, every: f.checkpointEvery, run: o.run, sequence: sequence}
+		o.checkpoints = &checkpoints{
+			path: f.saveSession, every: f.checkpointEvery, run: o.run, sequence: sequence, notice: line.notice,
+		}
 		generate.OnPrefill = o.checkpoints.prefill
-		emit = func(id int) error { return errors.Join(w.token(id), o.checkpoints.token()) }
+		emit = func(id int) error {
+			err := w.token(id)
+			o.checkpoints.token()
+			return err
+		}
 	}
 
 	before := sequence.Computed()
@@ -222,20 +234,36 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s\n", why)
 		}
 	}
-	r := newReport(c, engine, prompt, out, w, failed)
-	if !f.quiet && len(out.IDs) > 0 {
-		if err := r.write(cmd.ErrOrStderr()); err != nil {
-			return err
+	var ended error // before its time, but in good order
+	switch {
+	case stdout.closed():
+		ended = errPipe
+	case failed == nil && out.Reason == core.StopInterrupt,
+		terminated(ctx) && (errors.Is(failed, context.Canceled) || stdout.err != nil): // a terminal that has gone takes no text
+		ended = errInterrupted
+	}
+	if ended != nil {
+		if failed = nil; out.Reason == "" {
+			out.Reason = core.StopInterrupt
 		}
 	}
-	if c := o.checkpoints; failed != nil && c != nil && c.saved > 0 && sequence.Err() != nil {
-		failed = &hinted{failed, fmt.Sprintf("%s has the first %s: --load-session goes on from there", c.path, plural(c.saved, "token", "tokens"))}
+	r := newReport(c, engine, prompt, out, w, failed)
+	if !f.quiet && len(out.IDs) > 0 {
+		_ = r.write(cmd.ErrOrStderr()) // whoever does not see it must not lose the files for it
 	}
-	if err := o.commit(r, sequence, sequence.IDs()[before:], failed); err != nil {
-		return errors.Join(failed, err)
+	if isStdout(f.report) && !w.ids && !line.shared && !endsLine(string(w.text)) {
+		fmt.Fprintln(stdout)
 	}
-	if failed == nil && out.Reason == core.StopInterrupt {
-		return errInterrupted
+	err = o.commit(r, sequence, sequence.IDs()[before:], failed)
+	if failed = errors.Join(failed, err); failed == nil {
+		failed = ended
+	}
+	hint := o.saved
+	if c := o.checkpoints; hint == "" && c != nil && c.saved > 0 && sequence.Err() != nil {
+		hint = fmt.Sprintf("%s has the first %s: --load-session goes on from there", c.path, plural(c.saved, "token", "tokens"))
+	}
+	if failed != nil && hint != "" {
+		failed = &hinted{failed, hint}
 	}
 	return failed
 }

@@ -134,34 +134,38 @@ type checkpoints struct {
 	sequence *core.Sequence
 	since    int // tokens generated since the last
 	saved    int // tokens of the last; 0: there is none
+	notice   func(string)
+	failed   bool // the last one did: it was said
 }
 
 // token is called for each token generated.
-func (c *checkpoints) token() error {
-	if c.since++; c.since < c.every {
-		return nil
+func (c *checkpoints) token() {
+	if c.since++; c.since >= c.every {
+		c.save()
 	}
-	return c.save()
 }
 
 // prefill is called between the passes of a prompt.
 func (c *checkpoints) prefill() error {
-	if c.sequence.Computed()-c.saved < c.every {
-		return nil
+	if c.sequence.Computed()-c.saved >= c.every {
+		c.save()
 	}
-	return c.save()
+	return nil
 }
 
-func (c *checkpoints) save() error {
+// save writes a checkpoint. The text goes on without one: there is another try later.
+func (c *checkpoints) save() {
 	run := c.run
 	run.Open = true
 	data, err := json.Marshal(sessionExtra{Run: &run})
 	if err == nil {
 		err = c.sequence.Save(c.path, data)
 	}
-	if err != nil {
-		return err
+	c.since = 0
+	if err == nil {
+		c.saved = len(c.sequence.IDs())
+	} else if !c.failed {
+		c.notice(fmt.Sprintf("the session is not saved on the way: %s", oneLine(err)))
 	}
-	c.since, c.saved = 0, len(c.sequence.IDs())
-	return nil
+	c.failed = err != nil
 }

@@ -90,7 +90,7 @@ func (m *Model) fingerprint(ctx context.Context, cache string) (f Fingerprint, e
 	if remembered != "" {
 		if out, err := disk.Create(remembered); err == nil {
 			defer out.Abandon()
-			if _, err := out.WriteString(f.Samples); err == nil && out.Commit() == nil {
+			if _, err := io.WriteString(out, f.Samples); err == nil && out.Commit() == nil {
 				forget(cache)
 			}
 		}

@@ -19,6 +19,9 @@ func Lock(path string) (unlock func(), err error) {
 			return nil, fmt.Errorf("disk: lock: %w", err)
 		}
 		ok, err := lock(f)
+		if errors.Is(err, errors.ErrUnsupported) {
+			ok, err = true, nil // nothing better can be had
+		}
 		if err != nil || !ok {
 			f.Close()
 			if err == nil {
@@ -27,12 +30,8 @@ func Lock(path string) (unlock func(), err error) {
 			return nil, fmt.Errorf("disk: lock %s: %w", path, err)
 		}
 		// Its holder may have removed the file between opening and locking: what is held must be what the next one will find.
-		mine, err1 := f.Stat()
-		there, err2 := os.Stat(path)
-		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
-			return func() {
-				release(f, path)
-			}, nil
+		if stands(f, path) {
+			return func() { release(f, path) }, nil
 		}
 		f.Close()
 	}

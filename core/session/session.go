@@ -61,7 +61,7 @@ func Write(path string, h Header, state func(io.Writer) error) error {
 	if err != nil {
 		return fmt.Errorf("session: write %s: %w", path, err)
 	}
-	f, err := disk.Create(path)
+	f, err := disk.CreatePrivate(path)
 	if err != nil {
 		return fmt.Errorf("session: write: %w", err)
 	}
