@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -159,5 +160,83 @@ func TestSaveKeepsTheOldFileUntilTheNewOneIsWhole(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 {
 		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// A sequence that a cancelled pass has broken is saved with all its ids, and goes on with the same bits, from no state or from an
+// earlier one.
+func TestTheIDsOfABrokenSequenceGoOnWithTheSameBits(t *testing.T) {
+	e := open(t, core.Options{Sequences: 5})
+	path := func(name string) string { return filepath.Join(t.TempDir(), name) }
+	want := sequence(t, e)
+	if _, err := e.Generate(t.Context(), want, prompt, seeded, nil); err != nil {
+		t.Fatal(err)
+	}
+	whole := path("whole")
+	if err := want.Save(whole, nil); err != nil {
+		t.Fatal(err)
+	}
+	earlier, foreign := path("earlier"), path("foreign")
+	broken := sequence(t, e)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	few := seeded
+	few.MaxTokens = 3
+	if _, err := e.Generate(t.Context(), broken, prompt, few, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := broken.Save(earlier, nil); err != nil {
+		t.Fatal(err)
+	}
+	left := seeded
+	left.MaxTokens -= 3
+	if _, err := e.Generate(ctx, broken, nil, left, func(int) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := broken.Save(path("broken"), nil); !errors.Is(err, core.ErrBroken) {
+		t.Errorf("a broken state is saved: %v", err)
+	}
+	ids := broken.IDs()
+	for _, from := range []string{"", earlier} {
+		to := path("ids")
+		if from != "" {
+			to = from // the file may be the same
+		}
+		computed, err := broken.SaveIDs(to, from, json.RawMessage(`{"note":1}`))
+		if err != nil || (computed == 0) != (from == "") {
+			t.Fatalf("%d computed, %v", computed, err)
+		}
+		s, extra, err := e.LoadSequence(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if !slices.Equal(s.IDs(), ids) || s.Computed() != computed || string(extra) != `{"note":1}` {
+			t.Errorf("restored %d computed of %v, extra %s", s.Computed(), s.IDs(), extra)
+		}
+		left := seeded
+		left.MaxTokens = len(want.IDs()) - len(ids)
+		if _, err := e.Generate(t.Context(), s, nil, left, nil); err != nil {
+			t.Fatal(err)
+		}
+		again := path("again")
+		if err := s.Save(again, nil); err != nil {
+			t.Fatal(err)
+		}
+		x, _ := os.ReadFile(whole)
+		y, _ := os.ReadFile(again)
+		if !bytes.Equal(x, y) {
+			t.Errorf("from %q it becomes another", from)
+		}
+	}
+	other := sequence(t, e)
+	if _, err := e.Generate(t.Context(), other, []int{9, 8, 7}, few, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Save(foreign, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := broken.SaveIDs(path("ids"), foreign, nil); !errors.Is(err, core.ErrSession) {
+		t.Errorf("the state of another text: %v", err)
 	}
 }
