@@ -1,16 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -242,9 +238,8 @@ func (f *fabricateFlags) run(cmd *cobra.Command, dir string, given *checkpoint.C
 	}
 	o.Vision = f.geometry == "full"
 
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the program
 	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
 	defer line.clear()
 	started := time.Now()
@@ -262,7 +257,7 @@ func (f *fabricateFlags) run(cmd *cobra.Command, dir string, given *checkpoint.C
 	switch {
 	case errors.Is(err, fabricate.ErrExists):
 		return coded{exitUsage, &hinted{err, "--force replaces a checkpoint that is there"}}
-	case errors.Is(err, fabricate.ErrOptions), errors.Is(err, checkpoint.ErrConfig):
+	case errors.Is(err, fabricate.ErrOptions), errors.Is(err, fabricate.ErrForeign), errors.Is(err, checkpoint.ErrConfig):
 		return coded{exitUsage, err}
 	case err != nil:
 		return err

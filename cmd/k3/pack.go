@@ -40,7 +40,7 @@ func packCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.BoolVar(&o.Compress, "compress", false, "store about 11.2 bits a weight instead of 16, without loss")
-	flags.BoolVar(&o.Force, "force", false, "replace the pack that is in DIR")
+	flags.BoolVar(&o.Force, "force", false, "replace the pack that is in DIR; one of the other kind stays if it is of the same model")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress")
 	return cmd
 }

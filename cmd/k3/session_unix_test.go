@@ -118,7 +118,7 @@ func TestARunThatIsToldToEndSavesItsSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := sessionLength(at("whole"))
+	all, _, err := readSession(at("whole"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestARunThatIsToldToEndSavesItsSession(t *testing.T) {
 		if data, err := os.ReadFile(report); err != nil || !strings.Contains(string(data), `"stop_reason":"interrupted"`) {
 			t.Errorf("%s: the report is %.100q, %v", c.name, data, err)
 		}
-		n, err := sessionLength(half)
+		n, _, err := readSession(half)
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
@@ -232,7 +232,7 @@ func TestAChatThatIsToldToEndSavesTheConversation(t *testing.T) {
 	if code := exitOf(cmd.Wait()); code != exitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
-	if n, err := sessionLength(path); err != nil || n == 0 {
+	if n, _, err := readSession(path); err != nil || n == 0 {
 		t.Errorf("%d tokens, %v", n, err)
 	}
 	if data, err := os.ReadFile(path + ".jsonl"); err != nil || strings.Count(string(data), "\n") != 2 {

@@ -33,6 +33,9 @@ func verifyCommand() *cobra.Command {
 			"tensor against config.json, the tokenizer, sizes and, where the files were fetched by k3 download, checksums. That reads little;\n" +
 			"--deep reads every byte, around the page cache: the checksums of all shards, and numbers that no weight has (NaN, infinity, a\n" +
 			"scale byte of 255, zeros where weights should be). Interrupted, it goes on where it stopped.\n\n" +
+			"It writes in DIR/.k3 and nowhere else: --deep keeps how far it is until it is done, and where k3 download has fetched the\n" +
+			"files, which of them are right is noted in its manifest.json. A directory that cannot be written to is checked all the same;\n" +
+			"an interrupted --deep then begins again.\n\n" +
 			"The exit code is 0 if all is well, also of a part that download --layers fetched, 3 if not, and 1 if nothing is known\n" +
 			"to be wrong but files cannot be read.",
 		Args: oneArgument("a model's directory"),
@@ -79,6 +82,9 @@ func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet
 	line.clear()
 	switch {
 	case errors.Is(err, context.Canceled) && o.Deep:
+		if place == "" || !verify.Begun(place) {
+			return errInterrupted // nothing could be kept
+		}
 		return coded{exitInterrupted, &hinted{errors.New(interrupted), "the same command goes on where it stopped"}}
 	case err != nil:
 		return err

@@ -66,12 +66,15 @@ type Frames struct {
 
 // Open opens the pack among files and makes sure that it is one of m: by names, types, shapes and sizes of all tensors, and by
 // m's fingerprint, which k3 notes beside a pack; where it is not noted, by samples of every tensor. Where a compressed and a
-// plain pack are, it is the compressed one. Reads of a pack with checksums are checked. The error matches ErrNone, ErrFormat or
-// ErrOther unless reading failed. cache is that of checkpoint.Model.Fingerprint.
+// plain pack are, it is the compressed one, unless only the plain one is of m. Reads of a pack with checksums are checked. The error
+// matches ErrNone, ErrFormat or ErrOther unless reading failed. cache is that of checkpoint.Model.Fingerprint.
 func Open(ctx context.Context, files disk.Files, m *checkpoint.Model, cache string) (*Pack, error) {
 	p, err := open(ctx, files, compressedName, m, cache)
-	if errors.Is(err, ErrNone) {
-		p, err = open(ctx, files, plainName, m, cache)
+	if none := errors.Is(err, ErrNone); none || errors.Is(err, ErrOther) {
+		plain, e := open(ctx, files, plainName, m, cache)
+		if none || !errors.Is(e, ErrNone) {
+			p, err = plain, e
+		}
 	}
 	if errors.Is(err, syscall.ENOTDIR) {
 		err = fmt.Errorf("%w: it is not a directory", ErrNone)

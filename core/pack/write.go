@@ -26,7 +26,8 @@ import (
 type Options struct {
 	// Compress stores matrices of BF16 compressed, without loss; lm_head is then part of the pack.
 	Compress bool
-	// Force replaces a pack that is there, once the new one is whole, and a partial one that cannot be continued at once.
+	// Force replaces a pack that is there, once the new one is whole, and a partial one that cannot be continued at once. One of the
+	// other kind goes, too, unless it is a whole pack of the same checkpoint.
 	Force bool
 	// Cache is that of checkpoint.Model.Fingerprint: the fingerprint is noted beside the pack.
 	Cache string
@@ -182,7 +183,40 @@ func (w *writer) run(dir string) (r Result, err error) {
 		return r, err
 	}
 	r.Bytes = w.end()
-	return r, w.publish()
+	if err := w.publish(); err != nil || !w.o.Force {
+		return r, err
+	}
+	return r, w.removeStale()
+}
+
+// removeStale removes a pack of the other kind that is no whole pack of this checkpoint: it would stand in the new one's way.
+func (w *writer) removeStale() error {
+	name := compressedName
+	if w.o.Compress {
+		name = plainName
+	}
+	p, err := open(w.ctx, w.files, name, w.m, w.o.Cache)
+	if err == nil {
+		return p.Close()
+	}
+	if !errors.Is(err, ErrFormat) && !errors.Is(err, ErrOther) {
+		return nil
+	}
+	base := filepath.Join(filepath.Dir(w.base), name)
+	unlock, err := disk.Lock(base + lockEnding)
+	if errors.Is(err, disk.ErrLocked) {
+		return nil // it is being replaced
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, ending := range []string{listEnding, sums, dataEnding} { // the list first: without it there is no pack
+		if err := os.Remove(base + ending); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // collect finds the trunk of each layer.

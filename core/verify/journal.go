@@ -40,14 +40,22 @@ type journal struct {
 	old  map[string]record
 }
 
+func journalPath(dir string) string { return filepath.Join(dir, hub.Folder, "verify.jsonl") }
+
+// Begun reports whether an interrupted deep check of a directory has left there what the next one goes on from.
+func Begun(dir string) bool {
+	_, err := os.Stat(journalPath(dir))
+	return err == nil
+}
+
 // openJournal reads what an interrupted check left, unless restart, and begins to write.
 func openJournal(dir string, restart bool) *journal {
 	j := &journal{old: map[string]record{}}
 	if dir == "" {
 		return j
 	}
-	folder := filepath.Join(dir, hub.Folder)
-	j.path = filepath.Join(folder, "verify.jsonl")
+	j.path = journalPath(dir)
+	folder := filepath.Dir(j.path)
 	if restart {
 		os.Remove(j.path)
 	}

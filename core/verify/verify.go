@@ -652,9 +652,15 @@ func (c *check) remember() {
 			}
 		}
 	}
-	if update(c.manifest, false); changed {
-		hub.UpdateManifest(c.dir, func(m *hub.Manifest) { update(m, true) })
+	if update(c.manifest, false); !changed {
+		return
 	}
+	place := filepath.ToSlash(filepath.Join(hub.Folder, "manifest.json"))
+	if err := hub.UpdateManifest(c.dir, func(m *hub.Manifest) { update(m, true) }); err != nil {
+		c.note("which files are right could not be noted in " + place + ", so that k3 download will read them again")
+		return
+	}
+	c.note("which files are right was noted in " + place + ", so that k3 download need not read them again")
 }
 
 // conclude sorts the findings and says which files to fetch.

@@ -183,6 +183,32 @@ func TestAllDamageIsListedAndWhatToFetch(t *testing.T) {
 			t.Errorf("%s: checked %v", name, f.Checked)
 		}
 	}
+	if !slices.ContainsFunc(r.Notes, func(n string) bool {
+		return strings.HasPrefix(n, "which files are right was noted in .k3/manifest.json")
+	}) {
+		t.Errorf("it does not say that it wrote: %q", r.Notes)
+	}
+}
+
+// A directory that cannot be written to is checked like any other, and it is said what is not kept.
+func TestADirectoryThatCannotBeWrittenToIsChecked(t *testing.T) {
+	dir := downloaded(t, demoFiles(t))
+	folder := filepath.Join(dir, hub.Folder)
+	if err := os.Chmod(folder, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(folder, 0o700)
+	if f, err := os.Create(filepath.Join(folder, "x")); err == nil {
+		f.Close()
+		t.Skip("nothing stops this user from writing")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := verified(t, dir, Options{Deep: true})
+	if r.OK || !slices.Equal(r.Damaged, []string{"config.json"}) || !strings.Contains(strings.Join(r.Notes, "\n"), "could not be noted") {
+		t.Errorf("damaged %q, notes %q", r.Damaged, r.Notes)
+	}
 }
 
 func TestADamagedManifestIsAProblem(t *testing.T) {
@@ -299,7 +325,8 @@ func TestAnInterruptedDeepCheckGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(r.Damaged, []string{shard1}) || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "interrupted") {
+	if !slices.Equal(r.Damaged, []string{shard1}) || len(r.Notes) != 2 || !strings.Contains(r.Notes[0], "interrupted") ||
+		!strings.HasPrefix(r.Notes[1], "which files are right was noted in .k3/manifest.json") {
 		t.Errorf("damaged %q, notes %q", r.Damaged, r.Notes)
 	}
 	if n := opened.reads[shard2]; n != 0 {

@@ -26,6 +26,10 @@ var (
 	ErrOptions = errors.New("impossible checkpoint")
 	// ErrExists says that there is something in the directory that would be overwritten.
 	ErrExists = errors.New("directory is not empty")
+	// ErrForeign says that there is something in the directory which is not replaced, even by Force.
+	ErrForeign = errors.New("directory cannot be used")
+	// ErrBusy says that another process is making a checkpoint in the directory.
+	ErrBusy = errors.New("another k3 is making a checkpoint there")
 	// ErrSpace says that the disk has not enough room.
 	ErrSpace = errors.New("not enough room on the disk")
 )
@@ -67,6 +71,8 @@ const (
 	indexName = "model.safetensors.index.json"
 	// partial is the directory, in the one asked for, in which the files are made.
 	partial = "partial"
+	// mark is a file in that directory that says whose it is, locked as long as somebody works there.
+	mark = ".k3-fabricate"
 	// maxTensors bounds the work of planning, and the memory it takes, to far above any model.
 	maxTensors = 4_000_000
 	// maxHeader is what the header of one shard may have; readers refuse more.
@@ -263,16 +269,12 @@ func (w *writer) run(ctx context.Context) (err error) {
 		return err
 	}
 	work := filepath.Join(w.dir, partial)
-	if w.o.Force {
-		if err := os.RemoveAll(work); err != nil { // of an attempt that was killed
-			return err
-		}
-	}
-	if err := os.Mkdir(work, 0o755); err != nil {
+	release, err := w.claim(work)
+	if err != nil {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, os.RemoveAll(work))
+		err = errors.Join(err, release())
 		if err != nil && made {
 			os.Remove(w.dir) // if it is empty
 		}
@@ -293,6 +295,66 @@ func (w *writer) run(ctx context.Context) (err error) {
 		return err
 	}
 	return w.publish(work)
+}
+
+// claim makes the directory work, or takes over that of an attempt that was killed. release removes it.
+func (w *writer) claim(work string) (release func() error, err error) {
+	err = os.Mkdir(work, 0o755)
+	if there := errors.Is(err, os.ErrExist); there && w.o.Force {
+		if _, err := os.Lstat(filepath.Join(work, mark)); errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("%w: it has %s, which was not made by this command: move it away", ErrForeign, partial)
+		}
+	} else if there {
+		return nil, fmt.Errorf("%w: it has %s", ErrExists, partial)
+	} else if err != nil {
+		return nil, err
+	}
+	unlock, err := disk.Lock(filepath.Join(work, mark))
+	if errors.Is(err, disk.ErrLocked) || errors.Is(err, os.ErrNotExist) { // at work, or just done
+		return nil, ErrBusy
+	}
+	if err != nil {
+		return nil, err
+	}
+	release = func() error {
+		err := w.clear(work)
+		unlock()
+		os.Remove(work) // unless somebody has taken it over
+		return err
+	}
+	if err := w.clear(work); err != nil {
+		unlock()
+		return nil, err
+	}
+	// Somebody may have been faster since the directory was found empty.
+	entries, err := os.ReadDir(w.dir)
+	if err == nil && !w.o.Force && len(entries) > 1 {
+		err = fmt.Errorf("%w: it has %s", ErrExists, entries[0].Name())
+	}
+	if err != nil {
+		return nil, errors.Join(err, release())
+	}
+	return release, nil
+}
+
+// clear removes what was made in the directory work, and refuses what was not.
+func (w *writer) clear(work string) error {
+	entries, err := os.ReadDir(work)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == mark {
+			continue
+		}
+		if _, extra := w.o.Extra[e.Name()]; !extra && !isModelFile(e.Name()) || !e.Type().IsRegular() {
+			return fmt.Errorf("%w: it has %s, which was not made by this command: move it away", ErrForeign, filepath.Join(partial, e.Name()))
+		}
+		if err := os.Remove(filepath.Join(work, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // file writes one of the files beside the shards.
@@ -324,6 +386,9 @@ func (w *writer) publish(work string) error {
 	}
 	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(b.Name(), a.Name()) }) // config.json comes last
 	for _, e := range entries {
+		if e.Name() == mark {
+			continue
+		}
 		if err := os.Rename(filepath.Join(work, e.Name()), filepath.Join(w.dir, e.Name())); err != nil {
 			return err
 		}

@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -405,8 +407,13 @@ func TestNothingIsOverwrittenUnasked(t *testing.T) {
 	}
 	fresh, _ := write(t, tiny(func(o *fabricate.Options) { o.Shards = 2 }))
 	// What a killed attempt may have left does not stay, and neither do shards of the old checkpoint.
-	if err := os.MkdirAll(filepath.Join(dir, "partial", "x"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "partial"), 0o755); err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range []string{".k3-fabricate", "config.json", "model-00007-of-000009.safetensors"} {
+		if err := os.WriteFile(filepath.Join(dir, "partial", name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := fabricate.Write(t.Context(), dir, tiny(func(o *fabricate.Options) { o.Force, o.Shards = true, 2 })); err != nil {
 		t.Fatal(err)
@@ -419,6 +426,67 @@ func TestNothingIsOverwrittenUnasked(t *testing.T) {
 	}
 	if digest(t, dir) != digest(t, fresh) {
 		t.Error("replacing gives other files than making anew")
+	}
+}
+
+// Force replaces what was fabricated and nothing else, whatever its name.
+func TestAForeignPartialIsNeverRemoved(t *testing.T) {
+	for name, marked := range map[string]bool{"model-00001-of-000002.safetensors": false, "notes.txt": true} {
+		dir, _ := write(t, tiny(nil))
+		mine := filepath.Join(dir, "partial", name)
+		if err := os.Mkdir(filepath.Dir(mine), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if marked {
+			if err := os.WriteFile(filepath.Join(dir, "partial", ".k3-fabricate"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(mine, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := fabricate.Write(t.Context(), dir, tiny(func(o *fabricate.Options) { o.Force, o.Seed = true, 9 }))
+		if !errors.Is(err, fabricate.ErrForeign) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if data, err := os.ReadFile(mine); err != nil || string(data) != "mine" {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+		if !strings.HasPrefix(files(t, dir), "config.json") {
+			t.Errorf("%s: the checkpoint has gone: %s", name, files(t, dir))
+		}
+	}
+}
+
+// Two at once never mix: one of them makes the checkpoint, the other is refused.
+func TestOneAtATimeMakesACheckpoint(t *testing.T) {
+	for _, force := range []bool{false, true} {
+		dir := t.TempDir()
+		want := map[string]bool{}
+		for seed := range uint64(4) {
+			fresh, _ := write(t, tiny(func(o *fabricate.Options) { o.Seed = seed }))
+			want[digest(t, fresh)] = true
+		}
+		var wait sync.WaitGroup
+		var made atomic.Int32
+		for seed := range uint64(4) {
+			wait.Go(func() {
+				_, err := fabricate.Write(t.Context(), dir, tiny(func(o *fabricate.Options) { o.Seed, o.Force = seed, force }))
+				switch {
+				case err == nil:
+					made.Add(1)
+				case !errors.Is(err, fabricate.ErrBusy) && !errors.Is(err, fabricate.ErrExists) && !(force && errors.Is(err, fabricate.ErrForeign)):
+					t.Errorf("force %v: %v", force, err)
+				}
+			})
+		}
+		wait.Wait()
+		if n := made.Load(); n < 1 || !force && n > 1 {
+			t.Errorf("force %v: %d were made", force, n)
+		}
+		if !want[digest(t, dir)] {
+			t.Errorf("force %v: it is a mixture: %s", force, files(t, dir))
+		}
 	}
 }
 
