@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 
@@ -218,12 +219,14 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 		o.Readers = DefaultReaders
 	}
 	o.Sequences = max(o.Sequences, 1)
+	var free memory.Limit // where nothing is promised
 	if o.Memory == 0 {
 		machine := memory.Probe()
 		for _, w := range machine.Warnings {
 			e.notice("%s", w)
 		}
-		o.Memory = machine.Free().Free / 10 * 9
+		free = machine.Free()
+		o.Memory = free.Free / 10 * 9
 	}
 	layout, err := graph.Layout(e.model)
 	if err != nil {
@@ -244,8 +247,23 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 	if e.tiles, err = tape.Cut(layout, e.locate, o.TileBytes); err != nil {
 		return nil, err
 	}
-	e.plan, err = e.makePlan(backend)
-	return backend, err
+	if e.plan, err = e.makePlan(backend); err != nil {
+		if free.Source != "" && free.Source != "host" && errors.Is(err, ErrNoFit) {
+			err = fmt.Errorf("%w (%s leaves %d MiB)", err, free.Source, free.Free>>20)
+		}
+		return nil, err
+	}
+	if left, limited := memory.AddressSpace(); limited {
+		if need := mapped(e.plan); need > left {
+			return nil, fmt.Errorf("core: open: %w: %d MiB of it are still to be mapped, and ulimit -v leaves %d MiB", ErrNoFit, need>>20, left>>20)
+		}
+	}
+	return backend, nil
+}
+
+// mapped is what of a plan Open maps outside the Go heap.
+func mapped(p memory.Plan) int64 {
+	return p.Total - p.Unused - p.Bytes(memory.Program) - p.Bytes(memory.Heap)
 }
 
 // openPack opens the pack of the trunk, if there is one.
@@ -350,6 +368,27 @@ func PlanGeometry(c *checkpoint.Config, quantized bool, o Options) (memory.Plan,
 	w := WeightsOf(c, quantized)
 	r.TrunkBytes, r.TileBuffer, r.ExpertSlot = w.Trunk, tape.DefaultTileBytes, w.Expert+2*disk.Block
 	return plan(o, c, backend, r)
+}
+
+// MostContext returns how many tokens, up to limit, a sequence can have at most within Options.Memory, or what the machine has free.
+// Weights are not counted, so that a plan has room for fewer; nothing is read.
+func MostContext(c *checkpoint.Config, o Options, limit int) (int, error) {
+	backend, err := kernel.Select(o.Backend)
+	if err != nil {
+		return 0, fmt.Errorf("core: plan: %w", err)
+	}
+	if o.Threads == 0 {
+		o.Threads = kernel.DefaultThreads()
+	}
+	if o.Memory == 0 {
+		o.Memory = memory.Probe().Free().Free / 10 * 9
+	}
+	o.Sequences, o.TrunkMemory, o.ExpertMemory = max(o.Sequences, 1), 0, 0
+	return sort.Search(limit, func(n int) bool {
+		o.Context = n + 1
+		_, err := plan(o, c, backend, memory.Request{})
+		return err != nil
+	}), nil
 }
 
 // What the plan counts for each tensor of the index, for each frame of a compressed pack and for each id of the vocabulary;

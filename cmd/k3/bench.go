@@ -188,10 +188,15 @@ func (b *bencher) readPrompt(cmd *cobra.Command) (arg string, err error) {
 	if err != nil {
 		return "", err
 	}
+	config, err := readConfig(b.files)
+	if err != nil {
+		return "", err
+	}
 	var ids []int
 	switch {
 	case cmd.Flags().Changed("prompt") || cmd.Flags().Changed("prompt-file") || cmd.Flags().Changed("ids"):
-		ids, err = readPrompt(cmd, runFlags{prompt: f.prompt, promptFile: f.promptFile, ids: f.ids}, tok, without)
+		flags := runFlags{prompt: f.prompt, promptFile: f.promptFile, ids: f.ids}
+		ids, err = readPrompt(cmd, flags, *c, engineOptions(*c, b.files, b.line), config, tok, without, 0)
 	case tok != nil:
 		f.prompt = benchPrompt
 		ids, err = tok.Encode(benchPrompt)
@@ -205,7 +210,7 @@ func (b *bencher) readPrompt(cmd *cobra.Command) (arg string, err error) {
 	if b.prompt = len(ids); b.prompt == 0 {
 		return "", fmt.Errorf("bench: %w", core.ErrPrompt)
 	}
-	c.Context, err = contextFor(b.files, *c, b.prompt)
+	c.Context, err = contextFor(config, *c, b.prompt)
 	switch {
 	case f.promptFile != "":
 		return "--prompt-file=" + f.promptFile, err

@@ -191,7 +191,7 @@ var errLeave = errors.New("leave")
 
 // lines takes each line of in as a message or a command, and ends at the first that fails.
 func (t *talk) lines(ctx context.Context, in io.Reader) error {
-	lines, number := newLineReader(in), 0
+	lines, number := newLineReader(in, t.room()), 0
 	read := entries{line: func(bool) (string, error) {
 		text, err := lines.next()
 		if err != nil {
@@ -209,6 +209,9 @@ func (t *talk) lines(ctx context.Context, in io.Reader) error {
 		if errors.Is(err, errUnclosed) {
 			return usagef("line %d: %w", begins, err)
 		}
+		if errors.Is(err, errLongLine) {
+			return fmt.Errorf("line %d: %w: %w, and there is room for %d tokens", number+1, core.ErrContext, err, t.engine.Context())
+		}
 		if err == nil {
 			err = t.take(ctx, e)
 		}
@@ -220,6 +223,9 @@ func (t *talk) lines(ctx context.Context, in io.Reader) error {
 		}
 	}
 }
+
+// room is how many bytes of text the context can hold.
+func (t *talk) room() int64 { return int64(t.engine.Context()) * int64(t.tok.Longest()) }
 
 // interactive talks with someone at the terminal until they leave.
 func (t *talk) interactive(ctx context.Context) error {
@@ -363,7 +369,8 @@ func (t *talk) open(path string) error {
 	if !isTranscript(path) {
 		return t.load(path)
 	}
-	messages, err := readTranscript(path)
+	const escaped = 6 // bytes in JSON for one
+	messages, err := readTranscript(path, escaped*t.room()+1<<16)
 	if err != nil {
 		return err
 	}

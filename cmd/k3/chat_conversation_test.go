@@ -422,7 +422,7 @@ func TestATranscriptReadsBack(t *testing.T) {
 	if err := writeTranscript(path, messages); err != nil {
 		t.Fatal(err)
 	}
-	read, err := readTranscript(path)
+	read, err := readTranscript(path, maxText)
 	if err != nil || len(read) != len(messages) {
 		t.Fatalf("%d messages, %v", len(read), err)
 	}
@@ -442,7 +442,7 @@ func TestATranscriptReadsBack(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readTranscript(path); exitCode(err) != exitInput || !strings.Contains(err.Error(), want) ||
+		if _, err := readTranscript(path, maxText); exitCode(err) != exitInput || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), path) {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -241,7 +241,7 @@ type plainLine struct {
 }
 
 func newPlainLines(in io.Reader) *plainLines {
-	return &plainLines{from: newLineReader(in), read: make(chan plainLine, 1)}
+	return &plainLines{from: newLineReader(in, maxText), read: make(chan plainLine, 1)}
 }
 
 // next returns the next line, or errAborted if interrupted comes first.

@@ -145,15 +145,15 @@ func writeTranscript(path string, messages []said) error {
 	return f.Commit()
 }
 
-// readTranscript reads the messages of a file.
-func readTranscript(path string) ([]said, error) {
+// readTranscript reads the messages of a file, none of which has more than most bytes.
+func readTranscript(path string, most int64) ([]said, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, inputf("%w", err)
 	}
 	defer f.Close()
 	var messages []said
-	lines := newLineReader(f)
+	lines := newLineReader(f, most)
 	for number := 1; ; number++ {
 		line, err := lines.next()
 		if errors.Is(err, io.EOF) {
@@ -176,10 +176,16 @@ func readTranscript(path string) ([]said, error) {
 	}
 }
 
-// lineReader reads lines of any length up to maxText.
-type lineReader struct{ in *bufio.Reader }
+// lineReader reads lines of up to so many bytes.
+type lineReader struct {
+	in   *bufio.Reader
+	most int64
+}
 
-func newLineReader(r io.Reader) *lineReader { return &lineReader{bufio.NewReader(r)} }
+func newLineReader(r io.Reader, most int64) *lineReader { return &lineReader{bufio.NewReader(r), most} }
+
+// errLongLine says that a line has more bytes than are read.
+var errLongLine = errors.New("the line is too long")
 
 // next returns the next line without its end, which may be missing at the end of the file; io.EOF says that there is none.
 func (l *lineReader) next() (string, error) {
@@ -188,8 +194,8 @@ func (l *lineReader) next() (string, error) {
 		part, err := l.in.ReadSlice('\n')
 		line = append(line, part...)
 		switch {
-		case len(line) > maxText:
-			return "", fmt.Errorf("a line of more than %d bytes", maxText)
+		case int64(len(line)) > l.most:
+			return "", fmt.Errorf("%w: more than %d bytes", errLongLine, l.most)
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case errors.Is(err, io.EOF) && len(line) > 0, err == nil:

@@ -19,6 +19,7 @@ import (
 	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/hub"
 	"github.com/k3infer/k3/core/kernel"
+	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/core/pack"
 	"github.com/k3infer/k3/core/sample"
 	"github.com/k3infer/k3/core/tokenizer"
@@ -36,7 +37,10 @@ const (
 )
 
 func main() {
-	err := execute(os.Args[1:])
+	err := addressSpace()
+	if err == nil {
+		err = execute(os.Args[1:])
+	}
 	if err != nil {
 		for _, text := range messages(err) {
 			if errors.Is(err, errPipe) {
@@ -67,6 +71,16 @@ func messages(err error) []string {
 		list = append(list, oneLine(err))
 	}
 	return list
+}
+
+// addressSpace refuses to begin where the Go runtime would soon get no memory: it ends a program with pages of its own state then.
+func addressSpace() error {
+	const needed = 96 << 20 // an arena of the heap, threads, and what lies around
+	if left, limited := memory.AddressSpace(); limited && left < needed {
+		return fmt.Errorf("%w: ulimit -v leaves %d MiB of address space, and the program itself needs %d MiB more", core.ErrNoFit,
+			max(left, 0)>>20, needed>>20)
+	}
+	return nil
 }
 
 // coded is an error with its exit code.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -198,6 +199,93 @@ func refuseUTF16(what, text string) error {
 		return inputf("%s: this is UTF-16, as Windows PowerShell writes it; save it as UTF-8", what)
 	}
 	return nil
+}
+
+// sizeOf returns how many bytes an input has, -1 if that is not known.
+func sizeOf(in io.Reader) int64 {
+	if f, ok := in.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			return info.Size()
+		}
+	}
+	return -1
+}
+
+// room is how many tokens a text can have, whatever it says.
+type room struct {
+	tokens  int
+	longest int   // bytes of a token
+	why     error // there are not more: core.ErrContext or core.ErrNoFit
+}
+
+// newRoom finds the room for a text of the model behind taken tokens, as far as it shows before the text is read.
+func newRoom(c presets.Config, options core.Options, config *checkpoint.Config, tok *tokenizer.Tokenizer, taken int) (room, error) {
+	const usual = 4096 // where next to nothing fits, the plan says what would
+	r := room{tokens: 1 << 30, longest: tok.Longest(), why: core.ErrContext}
+	if limit := cmp.Or(c.Context, config.MaxPositions); limit > 0 {
+		r.tokens = limit
+	}
+	fits, err := core.MostContext(config, options, r.tokens)
+	if err != nil {
+		return r, err
+	}
+	if fits = max(fits, usual); fits < r.tokens {
+		r.tokens, r.why = fits, core.ErrNoFit
+	}
+	r.tokens = max(r.tokens-taken, 0)
+	return r, nil
+}
+
+// bytes is how long a text of so many tokens can be.
+func (r room) bytes() int64 { return int64(r.tokens) * int64(r.longest) }
+
+// refuse says that the text called what is too long.
+func (r room) refuse(what string, bytes int64) error {
+	return fmt.Errorf("%s: %w: its %d bytes are at least %d tokens, and there is room for %d", what, r.why, bytes,
+		(bytes+int64(r.longest)-1)/int64(r.longest), r.tokens)
+}
+
+// errTooLong ends the reading of a text that has no room.
+var errTooLong = errors.New("too long")
+
+// encode reads a text called what, of size bytes if that is known, and returns its ids. It never holds more of the text than a part,
+// but for what keep gets of it, and no more ids than there is room for.
+func (r room) encode(what string, in io.Reader, size int64, tok *tokenizer.Tokenizer, replace bool, keep *strings.Builder) ([]int, error) {
+	if size > r.bytes() {
+		return nil, r.refuse(what, size)
+	}
+	if replace { // which takes the whole
+		data, err := io.ReadAll(io.LimitReader(in, min(r.bytes(), maxText)+1))
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", what, err)
+		}
+		if n := int64(len(data)); n > min(r.bytes(), maxText) {
+			return nil, r.refuse(what, n)
+		}
+		in = strings.NewReader(tokenizer.ReplaceInvalid(string(data)))
+	}
+	var ids []int
+	read := int64(0)
+	err := tok.Chunks(in, func(part string) error {
+		if len(ids) > r.tokens || read > r.bytes() {
+			return errTooLong
+		}
+		if read += int64(len(part)); keep != nil {
+			keep.WriteString(part)
+		}
+		more, err := tok.Encode(part)
+		ids = append(ids, more...)
+		return err
+	})
+	switch {
+	case errors.Is(err, errTooLong):
+		return nil, fmt.Errorf("%s: %w: its first %d bytes are %d tokens, and there is room for %d", what, r.why, read, len(ids), r.tokens)
+	case errors.Is(err, tokenizer.ErrInvalidUTF8):
+		return nil, fmt.Errorf("%s: %w (--replace-invalid replaces it)", what, err)
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	return ids, nil
 }
 
 // checkText refuses text that is not UTF-8, or replaces what is not; what names the text in the message.

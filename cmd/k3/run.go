@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -110,6 +111,10 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if tok == nil && len(c.Generate.Stop) > 0 {
 		return inputf("%s, which --stop needs", without)
 	}
+	config, err := readConfig(files)
+	if err != nil {
+		return err
+	}
 	restored := 0
 	if f.loadSession != "" {
 		var previous savedRun
@@ -123,11 +128,14 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 			restored += replyRoom
 		}
 	}
-	prompt, err := readPrompt(cmd, f, tok, without)
+	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.clear()
+	options := engineOptions(c, files, line)
+	prompt, err := readPrompt(cmd, f, c, options, config, tok, without, restored)
 	if err != nil {
 		return err
 	}
-	positions, err := contextFor(files, c, restored+len(prompt))
+	positions, err := contextFor(config, c, restored+len(prompt))
 	if err != nil {
 		return err
 	}
@@ -149,11 +157,8 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 
 	ctx, interrupt, stop := interrupts(cmd.Context())
 	defer stop()
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
-	defer line.clear()
 	line.interrupt = interrupt
 	line.opening(c.Model)
-	options := engineOptions(c, files, line)
 	options.Context, options.AllLogits = positions, o.logits != nil
 	if o.trace != nil {
 		options.Routed = o.trace.add
@@ -364,8 +369,10 @@ func warnOfName(w io.Writer, prompt string) {
 	}
 }
 
-// readPrompt returns the prompt's ids, none if it was not given; tok is nil if the model has no tokenizer, and without says so.
-func readPrompt(cmd *cobra.Command, f runFlags, tok *tokenizer.Tokenizer, without string) ([]int, error) {
+// readPrompt returns the prompt's ids, none if it was not given; tok is nil if the model has no tokenizer, and without says
+// so. A text for which there is no room beside so many restored tokens is refused before it is read.
+func readPrompt(cmd *cobra.Command, f runFlags, c presets.Config, options core.Options, config *checkpoint.Config,
+	tok *tokenizer.Tokenizer, without string, restored int) ([]int, error) {
 	if cmd.Flags().Changed("ids") {
 		ids, err := parseIDs(f.ids)
 		if err != nil {
@@ -373,31 +380,52 @@ func readPrompt(cmd *cobra.Command, f runFlags, tok *tokenizer.Tokenizer, withou
 		}
 		return ids, nil
 	}
-	if !cmd.Flags().Changed("prompt") && !cmd.Flags().Changed("prompt-file") {
+	file := cmd.Flags().Changed("prompt-file")
+	if !cmd.Flags().Changed("prompt") && !file {
 		return nil, nil
 	}
 	if tok == nil {
 		return nil, inputf("%s: give the prompt as --ids", without)
 	}
-	what, text := "--prompt", f.prompt
-	if cmd.Flags().Changed("prompt-file") {
-		what = f.promptFile
-		var err error
-		if text, err = readInput(cmd, f.promptFile); err != nil {
-			return nil, err
-		}
-	}
-	text, err := checkText(what, text, f.replace)
+	room, err := newRoom(c, options, config, tok, restored)
 	if err != nil {
-		if cmd.Flags().Changed("prompt-file") {
-			err = inputf("%w", err)
-		}
 		return nil, err
 	}
-	if !f.chat {
-		return tok.Encode(text)
+	what, size := "--prompt", int64(len(f.prompt))
+	in := io.NopCloser(strings.NewReader(f.prompt))
+	if file {
+		what = f.promptFile
+		if in, err = openInput(cmd, f.promptFile); err != nil {
+			return nil, err
+		}
+		defer in.Close()
+		size = sizeOf(in)
 	}
-	request := chat.User(text, f.thinking != thinkingOff)
+	buffered := bufio.NewReader(in)
+	start, _ := buffered.Peek(len("\ufeff")) // an error comes again
+	if err := refuseUTF16(what, string(start)); err != nil {
+		return nil, err
+	}
+	if file {
+		mark := len(start) - len(withoutMark(cmd, what, start))
+		if _, err := buffered.Discard(mark); err != nil {
+			return nil, fmt.Errorf("read %s: %w", what, err)
+		}
+		size -= int64(mark)
+	}
+	var text strings.Builder
+	var keep *strings.Builder
+	if f.chat {
+		keep = &text
+	}
+	ids, err := room.encode(what, buffered, size, tok, f.replace, keep)
+	if file && errors.Is(err, tokenizer.ErrInvalidUTF8) {
+		err = inputf("%w", err)
+	}
+	if err != nil || !f.chat {
+		return ids, err
+	}
+	request := chat.User(text.String(), f.thinking != thinkingOff)
 	request.Effort = f.effort
 	if f.loadSession != "" {
 		request.Effort = "" // the conversation has begun
@@ -409,19 +437,24 @@ func readPrompt(cmd *cobra.Command, f runFlags, tok *tokenizer.Tokenizer, withou
 	return chat.Encode(tok, segments)
 }
 
-// contextFor returns the number of positions to make room for: what was asked for, or what the request needs within the
-// limit of the model.
-func contextFor(files disk.Files, c presets.Config, prompt int) (int, error) {
-	if c.Context > 0 {
-		return c.Context, nil
-	}
+// readConfig reads the model's config.json.
+func readConfig(files disk.Files) (*checkpoint.Config, error) {
 	data, err := disk.ReadAll(files, "config.json", 1<<20)
 	if err != nil {
-		return 0, inputf("%w", err)
+		return nil, inputf("%w", err)
 	}
 	config, err := checkpoint.ParseConfig(data)
 	if err != nil {
-		return 0, fmt.Errorf("model %s: %w", files.Name(), err)
+		return nil, fmt.Errorf("model %s: %w", files.Name(), err)
+	}
+	return config, nil
+}
+
+// contextFor returns the number of positions to make room for: what was asked for, or what the request needs within the
+// limit of the model.
+func contextFor(config *checkpoint.Config, c presets.Config, prompt int) (int, error) {
+	if c.Context > 0 {
+		return c.Context, nil
 	}
 	need := prompt + c.Generate.MaxTokens
 	if limit := config.MaxPositions; limit > 0 && need > limit {

@@ -23,13 +23,13 @@ type Block struct {
 	mapped  []byte // what the system gave: data rounded up to pages
 }
 
-// Allocate maps n bytes and counts them under purpose until Free. n may be 0.
+// Allocate maps n bytes and counts them under purpose until Free. n may be 0. The error matches ErrNoFit.
 func (a *Account) Allocate(purpose string, n int) (*Block, error) {
 	b := &Block{account: a, purpose: purpose}
 	if n > 0 {
 		mapped, err := mapMemory(n)
 		if err != nil {
-			return nil, fmt.Errorf("memory: map %d bytes for %s: %w", n, purpose, err)
+			return nil, fmt.Errorf("memory: map %d bytes for %s: %w: %w", n, purpose, ErrNoFit, err)
 		}
 		b.data, b.mapped = mapped[:n:n], mapped
 	}

@@ -3,8 +3,10 @@
 package tokenizer
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"sort"
 	"strconv"
@@ -221,6 +223,46 @@ func (t *Tokenizer) EncodeSpecial(text string) ([]int, error) {
 		ordinary(len(part))
 	})
 	return ids, nil
+}
+
+// Longest returns how many bytes of text a token stands for at most.
+func (t *Tokenizer) Longest() int { return t.vocabulary.longest }
+
+// Chunks reads a text and calls each with its parts, none of them long, whose ids after each other are those of the whole: Encode
+// cuts a text there. It ends at the first error of r or of each. Text that is not UTF-8 gives an error that matches ErrInvalidUTF8.
+func (t *Tokenizer) Chunks(r io.Reader, each func(part string) error) error {
+	in := bufio.NewReaderSize(r, 1<<16)
+	var part []byte
+	chars, off := 0, 0
+	flush := func() error {
+		text := string(part)
+		part, chars = part[:0], 0
+		return each(text)
+	}
+	for {
+		c, size, err := in.ReadRune()
+		if err == io.EOF {
+			if chars == 0 {
+				return nil
+			}
+			return flush()
+		}
+		if err != nil {
+			return err
+		}
+		if c == utf8.RuneError && size == 1 {
+			in.UnreadRune()
+			b, _ := in.ReadByte()
+			return fmt.Errorf("%w: byte %d is 0x%02X", ErrInvalidUTF8, off, b)
+		}
+		if chars == t.limits.chars {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		part = utf8.AppendRune(part, c)
+		chars, off = chars+1, off+size
+	}
 }
 
 // Pieces returns the pieces that text is split into before merging; together they are the text.
