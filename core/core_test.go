@@ -343,3 +343,23 @@ func TestDemoSays(t *testing.T) {
 		}
 	}
 }
+
+// What MostContext allows is never less than a plan has room for: it is a reason to refuse a text unread.
+func TestNoPlanHasRoomForMoreThanMostContext(t *testing.T) {
+	for _, memory := range []int64{80 << 20, 90 << 20, 120 << 20} {
+		o := core.Options{Files: demo.Files(), Memory: memory, Context: 1}
+		_, c, err := core.MakePlan(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most, err := core.MostContext(c, o, c.MaxPositions)
+		if err != nil || most < 1 {
+			t.Fatalf("%d, %v", most, err)
+		}
+		if o.Context = most + 1; most < c.MaxPositions {
+			if _, _, err := core.MakePlan(t.Context(), o); !errors.Is(err, core.ErrNoFit) {
+				t.Errorf("%d MiB have room for more than %d tokens: %v", memory>>20, most, err)
+			}
+		}
+	}
+}

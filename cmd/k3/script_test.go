@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 //	joined FILE FILE NEW        writes the ids of two files to a new one
 //	size FILE BYTES             FILE has that many bytes
 //	edit FILE OLD NEW           replaces all OLD by NEW, in a safetensors file in its header
+//	hole FILE BYTES             FILE has that many bytes, none of which takes room
 //	safetensors FILE HEADER GOSTRING   writes a safetensors file with that header and the bytes as data
 //
 // and the condition [fixtures], that the public test data is at $FIXTURES.
@@ -118,6 +119,12 @@ func TestScripts(t *testing.T) {
 					data = bytes.ReplaceAll(data, []byte(args[1]), []byte(args[2]))
 				}
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), data, 0o600))
+			},
+			"hole": func(ts *testscript.TestScript, neg bool, args []string) {
+				bytes, err := strconv.ParseInt(args[1], 10, 64)
+				ts.Check(err)
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), nil, 0o600))
+				ts.Check(os.Truncate(ts.MkAbs(args[0]), bytes))
 			},
 			"safetensors": func(ts *testscript.TestScript, neg bool, args []string) {
 				data, err := strconv.Unquote(`"` + args[2] + `"`)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"testing/iotest"
 	"unicode/utf8"
 
 	"github.com/k3infer/k3/core/disk"
@@ -512,6 +513,24 @@ func TestLongPiecesAreNotQuadratic(t *testing.T) {
 	}
 }
 
+func TestAPartThatIsNotUTF8IsNamedByItsPlaceInTheWhole(t *testing.T) {
+	tok := *demo()
+	tok.limits.chars = 4
+	failed := errors.New("failed")
+	for text, want := range map[string]string{"a\xff": "byte 1 is 0xFF", "éééééééé\xe4\xbd": "byte 16 is 0xE4", "\u2028\ufffd\x80": "byte 6 is 0x80"} {
+		err := tok.Chunks(strings.NewReader(text), func(string) error { return nil })
+		if !errors.Is(err, ErrInvalidUTF8) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+	if err := tok.Chunks(strings.NewReader("abcdefgh"), func(string) error { return failed }); err != failed {
+		t.Errorf("%v", err)
+	}
+	if err := tok.Chunks(iotest.ErrReader(failed), func(string) error { return nil }); err != failed {
+		t.Errorf("%v", err)
+	}
+}
+
 func FuzzRoundTrip(f *testing.F) {
 	for _, text := range []string{"", "The capital of France is Paris.\n", "it'ſ  \r\n 々〇⺀\u0301A", "<|open|>[EOS]", "你好😀\x00\u0085",
 		"def f(x):\n\treturn x**2  # ²\n", strings.Repeat("returnreturn", 20), strings.Repeat("^", 99), "\xff\xe4\xbd"} {
@@ -537,6 +556,16 @@ func FuzzRoundTrip(f *testing.F) {
 			t.Fatalf("%q cut to %q, want %q", text, parts, want)
 		}
 		ids := must[[]int](t)(tok.Encode(text))
+		var chunked []int
+		if err := tok.Chunks(iotest.OneByteReader(strings.NewReader(text)), func(part string) error {
+			if len(part) > utf8.UTFMax*tok.limits.chars {
+				t.Fatalf("%q: a part of %d bytes", text, len(part))
+			}
+			chunked = append(chunked, must[[]int](t)(tok.Encode(part))...)
+			return nil
+		}); err != nil || !slices.Equal(chunked, ids) || len(text) > len(ids)*tok.Longest() {
+			t.Fatalf("%q: %v in parts, %v at once, %v", text, chunked, ids, err)
+		}
 		if got := must[[]byte](t)(tok.Decode(ids)); string(got) != text {
 			t.Fatalf("%q came back as %q", text, got)
 		}
