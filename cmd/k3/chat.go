@@ -115,7 +115,7 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	line.opening(c.Model)
 	options := engineOptions(c, files, line)
 	options.Sequences = conversationSequences
-	engine, err := core.Open(cmd.Context(), options)
+	engine, err := openEngine(cmd.Context(), options, f.save != "" || f.prefixDir != "")
 	if err != nil {
 		return err
 	}

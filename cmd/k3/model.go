@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -93,6 +94,19 @@ func engineOptions(c presets.Config, files disk.Files, line *progress) core.Opti
 		Policy: c.Cache.Policy, Readers: c.IO.Readers, Buffered: c.IO.Direct == "off",
 		Unchecked: c.IO.Check == "off", Cache: cacheDir(), Notice: line.notice,
 	}
+}
+
+// openEngine opens the model. Where states are to be saved, it finds out whose they will be at once: that cannot be known any
+// more when the files change on the way.
+func openEngine(ctx context.Context, o core.Options, saves bool) (*core.Engine, error) {
+	engine, err := core.Open(ctx, o)
+	if err == nil && saves {
+		if _, err = engine.Fingerprint(); err != nil {
+			err = errors.Join(err, engine.Close())
+			engine = nil
+		}
+	}
+	return engine, err
 }
 
 // cacheDir is where k3 remembers what it would have to find out again, "" if this user has no such place.

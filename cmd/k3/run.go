@@ -163,7 +163,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if o.trace != nil {
 		options.Routed = o.trace.add
 	}
-	engine, err := core.Open(ctx, options)
+	engine, err := openEngine(ctx, options, f.saveSession != "")
 	if err != nil {
 		return err
 	}

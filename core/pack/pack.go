@@ -96,6 +96,9 @@ func open(ctx context.Context, files disk.Files, name string, m *checkpoint.Mode
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%w: %s is missing", ErrFormat, name+dataEnding)
 		}
+		if errors.Is(err, checksum.ErrFormat) {
+			err = fmt.Errorf("%w: %w", ErrFormat, err)
+		}
 		return nil, err
 	}
 	if err = list.check(p.file.Size()); err == nil && list.compressed != (name == compressedName) {

@@ -216,7 +216,7 @@ func (w *writer) removeStale() error {
 			return err
 		}
 	}
-	return nil
+	return checksum.Remove(filepath.Dir(base), name+dataEnding)
 }
 
 // collect finds the trunk of each layer.
