@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -56,7 +57,7 @@ type Stats struct {
 	Busy          time.Duration // wall time during which at least one read was under way
 }
 
-// Pool reads with a fixed number of goroutines. Each takes the next piece of the oldest read of the highest priority; a read
+// Pool reads with a fixed number of goroutines, of which Config.Readers read at a time. Each takes the next piece of the oldest read of the highest priority; a read
 // may be of any size, and several of them work on one. What they read of a file with checksums (see Summed) they compare.
 type Pool struct {
 	config  Config
@@ -94,8 +95,10 @@ func NewPool(config Config) *Pool {
 	config.Piece = int(roundUp(int64(config.Piece)))
 	p := &Pool{config: config, sources: map[File]*source{}}
 	p.wake.L = &p.mu
-	p.readers.Add(config.Readers)
-	for range config.Readers {
+	// Checksums are made beside the reads: while some goroutines make them, others take their places as readers.
+	count := config.Readers + runtime.GOMAXPROCS(0)
+	p.readers.Add(count)
+	for range count {
 		go p.serve()
 	}
 	return p
@@ -167,8 +170,8 @@ func (p *Pool) serve() {
 	defer p.mu.Unlock()
 	for {
 		j := p.oldest()
-		if j == nil {
-			if p.closed {
+		if j == nil || p.active >= p.config.Readers && !p.closed {
+			if j == nil && p.closed {
 				return
 			}
 			p.wake.Wait()
@@ -218,14 +221,17 @@ func (p *Pool) read(j *job, n int, from, to int64) {
 	}
 	p.mu.Unlock()
 	err := p.fill(s, run, from, to)
-	var parts []stretch
-	if f, ok := run.File.(*summed); ok && err == nil {
-		parts, err = f.inspect(n, run, from, to)
-	}
 	p.mu.Lock()
-	j.parts = append(j.parts, parts...)
 	if p.active--; p.active == 0 {
 		p.stats.Busy += time.Since(p.since)
+	}
+	if f, ok := run.File.(*summed); ok && err == nil {
+		p.wake.Signal() // another may read meanwhile
+		p.mu.Unlock()
+		var parts []stretch
+		parts, err = f.inspect(n, run, from, to)
+		p.mu.Lock()
+		j.parts = append(j.parts, parts...)
 	}
 	switch {
 	case err != nil:
