@@ -57,8 +57,9 @@ type Stats struct {
 	Busy          time.Duration // wall time during which at least one read was under way
 }
 
-// Pool reads with a fixed number of goroutines, of which Config.Readers read at a time. Each takes the next piece of the oldest read of the highest priority; a read
-// may be of any size, and several of them work on one. What they read of a file with checksums (see Summed) they compare.
+// Pool reads with a fixed number of goroutines, of which Config.Readers read at a time. Each takes the next piece of the
+// oldest read of the highest priority; a read may be of any size, and several of them work on one. What they read of a
+// file with checksums (see Summed) they compare.
 type Pool struct {
 	config  Config
 	readers sync.WaitGroup
