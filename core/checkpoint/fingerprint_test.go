@@ -131,6 +131,9 @@ func TestAModelWithOneOtherMatrixHasAnotherFingerprint(t *testing.T) {
 			experts[key] = append(experts[key], x)
 			continue
 		}
+		if x.Bytes <= 16<<10 { // one byte of a small tensor is enough
+			x.Offset, x.Bytes = x.Offset+x.Bytes-1, 1
+		}
 		try(x.Name, x)
 	}
 	for key, tensors := range experts {

@@ -745,13 +745,17 @@ func TestAPackIsNotContinuedAfterTheModelChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		if replaced {
-			x, _ := m.Index.Lookup("language_model.model.layers.1.post_attention_layernorm.weight")
+			// A byte that no sample of a fingerprint has: the time of change tells.
+			x, _ := m.Index.Lookup("language_model.model.layers.1.self_attn.q_proj.weight")
+			if x.Bytes < 20_000 {
+				t.Fatalf("%s has only %d bytes", x, x.Bytes)
+			}
 			path := filepath.Join(model, m.Index.Shards()[x.Shard].Name)
 			f, err := os.OpenFile(path, os.O_RDWR, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := f.WriteAt([]byte{1, 2, 3, 4}, x.Offset); err != nil {
+			if _, err := f.WriteAt([]byte{1, 2, 3, 4}, x.Offset+3000); err != nil {
 				t.Fatal(err)
 			}
 			f.Close()
