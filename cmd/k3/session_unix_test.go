@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -97,6 +98,10 @@ func TestAKilledRunGoesOnFromItsCheckpoint(t *testing.T) {
 // A run that is told to end, whose terminal goes or whose reader goes away ends before the token in flight is done, and saves a
 // session that goes on as if nothing had happened, whatever of its state was lost.
 func TestARunThatIsToldToEndSavesItsSession(t *testing.T) {
+	// Tests that were started by nohup would pass on to theirs that SIGHUP is ignored.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
 	if testing.Short() {
 		t.Skip("it takes seconds")
 	}
