@@ -57,6 +57,30 @@ func TestPoolServesSeveralCallers(t *testing.T) {
 	}
 }
 
+// As many parts as threads, each of which waits for the others: they end only if every worker takes part, asleep or not.
+func TestSleepingWorkersAreWoken(t *testing.T) {
+	for _, threads := range []int{2, 3, 8} {
+		p := NewPool(nil, threads)
+		for range 3 {
+			for start := time.Now(); int(p.sleeping.Load()) < threads-1; time.Sleep(time.Millisecond) {
+				if time.Since(start) > time.Minute {
+					t.Fatalf("%d threads: %d workers are asleep", threads, p.sleeping.Load())
+				}
+			}
+			var arrived atomic.Int32
+			p.Run(threads, Func(func(int, int) {
+				arrived.Add(1)
+				for start := time.Now(); int(arrived.Load()) < threads && !t.Failed(); time.Sleep(50 * time.Microsecond) {
+					if time.Since(start) > 10*time.Second {
+						t.Errorf("%d threads: only %d parts run at the same time", threads, arrived.Load())
+					}
+				}
+			}))
+		}
+		p.Close()
+	}
+}
+
 var errPart = errors.New("a part's own error")
 
 // What a part that does not return leaves: all others are done before Run ends, and the pool goes on with every thread.

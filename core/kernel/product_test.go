@@ -50,3 +50,31 @@ func TestProductIsEachRowTimesEachVector(t *testing.T) {
 		}
 	}
 }
+
+// Vectors packed for another format or length would be multiplied as something they are not.
+func TestAProductTakesOnlyVectorsPackedForItsMatrix(t *testing.T) {
+	const cols = 32
+	p := kernel.NewPool(generic.Backend{}, 1)
+	defer p.Close()
+	tile := kernel.Float32Tile(make([]float32, 2*cols), 2, cols, cols)
+	x := make([]float32, cols)
+	pack := func(f kernel.Format, n int) kernel.Vectors {
+		return p.Pack(make([]float32, p.PackedLen(f, n, 1)), f, x[:n], n, n, 1)
+	}
+	panics := func(x kernel.Vectors) (did bool) {
+		defer func() { did = recover() != nil }()
+		p.Product(make([]float32, 2), 2, tile, x)
+		return false
+	}
+	if panics(pack(kernel.F32, cols)) {
+		t.Error("vectors packed for the matrix are refused")
+	}
+	for _, f := range []kernel.Format{kernel.BF16, kernel.F16, kernel.MXFP4} {
+		if !panics(pack(f, cols)) {
+			t.Errorf("vectors packed for %v are multiplied with F32", f)
+		}
+	}
+	if !panics(pack(kernel.F32, cols/2)) {
+		t.Error("vectors of half the length are multiplied")
+	}
+}
