@@ -123,6 +123,19 @@ func TestDamagedHeadersAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	// The header of a block that is stored as it is has nothing but its kind.
+	w = kinds(r, 1000)["noise"]
+	stored := compress(nil, w)
+	if err := Expand(make([]byte, len(w)), stored); err != nil || stored[1] != 1 {
+		t.Fatalf("noise is stored as kind %d: %v", stored[1], err)
+	}
+	for _, at := range []int{0, 2, 3} {
+		bad := bytes.Clone(stored)
+		bad[at] = 1
+		if err := Expand(make([]byte, len(w)), bad); !errors.Is(err, errFrame) {
+			t.Errorf("a stored block with 1 in byte %d of its header: %v", at, err)
+		}
+	}
 }
 
 func FuzzExpand(f *testing.F) {
