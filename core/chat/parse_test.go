@@ -105,6 +105,8 @@ func TestReplies(t *testing.T) {
 		{"call not closed", "‹tools~" + call + `‹argument key="a" type="string"~v` + call + `‹argument key="b" type="number"~1‹response~x¶`,
 			`call(f) args({"a": "v"}) end call(f) args({"b": 1}) end say(x) done`},
 		{"argument not closed", "‹tools~" + call + `‹argument key="a" type="string"~v‹argument key="b" type="string"~w›tools~¶`, `call(f) args({"a": "v", "b": "w"}) end done`},
+		{"tools closed in an argument, and text after them", "‹tools~" + call + `‹argument key="a" type="string"~v›tools~c¶`, `call(f) args({"a": "v"}) end say(c) done`},
+		{"tools closed in a call, and text after them", "‹tools~" + call + `›tools~c¶`, `call(f) args({}) end say(c) done`},
 		{"the end inside a call", "‹tools~" + call + `‹argument key="a" type="string"~v¶`, `call(f) args({"a": "v"}) end done`},
 		{"closing what is not open, in an argument", "‹tools~" + call + `‹argument key="a" type="string"~v›think~w›json~x›call~`, `call(f) args({"a": "vwx"}) end done`},
 		{"attributes without space between", `‹tools~‹call tool="f"index="1"~›call~¶`, `call(f) args({}) end done`},
