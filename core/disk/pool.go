@@ -84,7 +84,8 @@ type job struct {
 	pending  int       // pieces being read
 	parts    []stretch // of units that are read in several pieces
 	err      error
-	done     func(error)
+	done     func(error) // nil once it was called
+	stop     func() bool // ends the watch over ctx
 }
 
 // NewPool starts a pool. Close ends it.
@@ -108,9 +109,10 @@ func NewPool(config Config) *Pool {
 // ErrClosed is the result of reads that a pool's end cut short.
 var ErrClosed = errors.New("the reader pool is closed")
 
-// Start reads the runs and returns at once. done is called exactly once, from one of the pool's goroutines, when nothing
-// writes to the runs' memory any more: with nil when all bytes are there, else with the first error, an *Error or the
-// context's. When the context ends, pieces not begun are left out.
+// Start reads the runs and returns at once. done is called exactly once, from another goroutine, when nothing writes to
+// the runs' memory any more: with nil when all bytes are there, else with the first error, an *Error or the context's.
+// When the context ends, pieces not begun are left out: where none is being read, done is called at once and waits for
+// no reader.
 func (p *Pool) Start(ctx context.Context, priority Priority, runs []Run, done func(error)) {
 	j := &job{ctx: ctx, priority: priority, runs: runs, done: done}
 	p.mu.Lock()
@@ -120,6 +122,7 @@ func (p *Pool) Start(ctx context.Context, priority Priority, runs []Run, done fu
 		return
 	}
 	p.queues[priority] = append(p.queues[priority], j)
+	j.stop = context.AfterFunc(ctx, func() { p.cancel(j) })
 	p.wake.Broadcast()
 }
 
@@ -178,14 +181,10 @@ func (p *Pool) serve() {
 			p.wake.Wait()
 			continue
 		}
-		if j.err == nil {
-			j.err = j.ctx.Err()
-		}
-		if j.err == nil && p.closed {
-			j.err = ErrClosed
-		}
-		if j.err != nil {
-			j.run = len(j.runs)
+		if err := j.ctx.Err(); err != nil {
+			p.fail(j, err)
+		} else if p.closed {
+			p.fail(j, ErrClosed)
 		}
 		n, from, to, ok := j.next(int64(p.config.Piece))
 		if j.run == len(j.runs) {
@@ -196,17 +195,47 @@ func (p *Pool) serve() {
 			p.read(j, n, from, to)
 			j.pending--
 		}
-		if j.run == len(j.runs) && j.pending == 0 && j.done != nil {
-			done, err, parts := j.done, j.err, j.parts
-			j.done = nil
-			p.mu.Unlock()
-			if err == nil {
-				err = join(j.runs, parts)
-			}
-			done(err)
-			p.mu.Lock()
-		}
+		p.finish(j)
 	}
+}
+
+// cancel is called when a job's context ends.
+func (p *Pool) cancel(j *job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// The readers finish a job that is all given out, and whatever is left when the pool is closed.
+	if p.closed || j.run == len(j.runs) {
+		return
+	}
+	p.readers.Add(1) // Close waits for what done does
+	defer p.readers.Done()
+	p.fail(j, j.ctx.Err())
+	p.finish(j)
+}
+
+// fail notes a job's error, unless it has one, and leaves out the pieces that are not begun.
+func (p *Pool) fail(j *job, err error) {
+	if j.err == nil {
+		j.err = err
+	}
+	j.run = len(j.runs)
+	p.remove(j)
+}
+
+// finish calls done, with the mutex released, if nothing of the job is left to do.
+func (p *Pool) finish(j *job) {
+	if j.run < len(j.runs) || j.pending > 0 || j.done == nil {
+		return
+	}
+	done, err, parts := j.done, j.err, j.parts
+	j.done = nil
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	j.stop()
+	if err == nil {
+		err = join(j.runs, parts)
+	}
+	done(err)
 }
 
 // read reads bytes [from, to) of run number n, with the mutex released.
@@ -236,13 +265,7 @@ func (p *Pool) read(j *job, n int, from, to int64) {
 	}
 	switch {
 	case err != nil:
-		if j.err == nil {
-			j.err = err
-		}
-		if j.run < len(j.runs) {
-			j.run = len(j.runs) // leave out the rest
-			p.remove(j)
-		}
+		p.fail(j, err)
 	case j.priority == Urgent:
 		p.stats.Urgent += to - from
 	default:

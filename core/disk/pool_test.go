@@ -313,6 +313,68 @@ func TestCancellingLeavesOutTheRestAndWaitsForWhatIsUnderWay(t *testing.T) {
 	}
 }
 
+// A cancelled read that nobody has begun waits for no reader, which may be in the middle of a read that takes long.
+func TestACancelledReadThatIsNotBegunEndsAtOnce(t *testing.T) {
+	data := content(4*disk.Block, 4)
+	g := &gate{next: make(chan struct{})}
+	f := open(t, disktest.Wrap(disktest.Memory{"x": data}, g.fault), "x")
+	pool := disk.NewPool(disk.Config{Readers: 1})
+	defer pool.Close()
+	start := func(ctx context.Context) chan error {
+		result := make(chan error, 1)
+		pool.Start(ctx, disk.Ahead, []disk.Run{{File: f, Len: len(data), Mem: buffer(t, len(data))}}, func(err error) { result <- err })
+		return result
+	}
+	first := start(t.Context())
+	g.waitFor(1)
+	for _, early := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if early {
+			cancel()
+		}
+		second := start(ctx)
+		cancel()
+		select {
+		case err := <-second:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("it waits for the only reader")
+		}
+	}
+	close(g.next)
+	if err := <-first; err != nil || g.begun() != 1 {
+		t.Errorf("%d reads were begun, %v", g.begun(), err)
+	}
+}
+
+// What is left of a read one piece of which failed would only keep the disk from others.
+func TestNothingMoreIsReadAfterAPieceThatFailed(t *testing.T) {
+	data := content(16*disk.Block, 4)
+	broken := errors.New("broken")
+	g, fail := &gate{next: make(chan struct{})}, make(chan struct{})
+	failing := func(r io.ReaderAt, name string, p []byte, off int64) (int, error) {
+		if off > 0 {
+			return g.fault(r, name, p, off)
+		}
+		<-fail
+		return 0, broken
+	}
+	f := open(t, disktest.Wrap(disktest.Memory{"x": data}, failing), "x")
+	pool := disk.NewPool(disk.Config{Readers: 2, Piece: disk.Block})
+	defer pool.Close()
+	result := make(chan error, 1)
+	pool.Start(t.Context(), disk.Ahead, []disk.Run{{File: f, Len: len(data), Mem: buffer(t, len(data))}}, func(err error) { result <- err })
+	g.waitFor(1)
+	close(fail)
+	time.Sleep(20 * time.Millisecond) // for the reader whose piece failed to begin another
+	close(g.next)
+	if err := <-result; !errors.Is(err, broken) || g.begun() != 1 {
+		t.Errorf("%d pieces were begun beside the one that failed, %v", g.begun(), err)
+	}
+}
+
 func TestClosingThePoolEndsEveryReadOnce(t *testing.T) {
 	data := content(64*disk.Block, 4)
 	files := disktest.Wrap(disktest.Memory{"x": data}, disktest.Slow(time.Millisecond))
