@@ -369,16 +369,16 @@ func (r *reader) Next() (Tile, error) {
 	m := t.matrices[x.matrix]
 	data := t.held.bytes[x.at:][:x.bytes:x.bytes]
 	if m.Packed != nil {
-		expanded := false
+		err := errors.New("tape: next: a panic cut the expanding of a tile short")
 		defer func() {
-			if !expanded {
+			if err != nil { // the next pass reads the segment again
+				t.held.state, t.held.err = failed, err
 				t.held = nil
 			}
 		}()
-		if err := t.expand(x, data); err != nil {
+		if err = t.expand(x, data); err != nil {
 			return Tile{}, err
 		}
-		expanded = true
 		row := m.Format.RowBytes(m.Cols)
 		data = t.scratch[(x.row-x.frame*m.Packed.Rows)*row:][: x.rows*row : x.rows*row]
 	}

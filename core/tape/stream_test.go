@@ -8,7 +8,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -452,6 +454,12 @@ func TestAFrameThatIsDamagedNamesFileOffsetAndTensor(t *testing.T) {
 			if !errors.Is(err, errExpand) || !strings.Contains(err.Error(), fmt.Sprintf("matrix%d: packed at ", i)) {
 				t.Errorf("matrix %d: %v", i, err)
 			}
+			// The disk may give the right bytes the next time: what was damaged is not kept.
+			k.data["packed"][off] = 7
+			if _, err := k.play(t.Context(), s, 10, 1<<30, func() {}); err != nil {
+				t.Errorf("matrix %d, %d bytes pinned: the tape does not recover: %v", i, pinned, err)
+			}
+			k.data["packed"][off] = 8
 			s.Close()
 			pool.Close()
 		}
@@ -580,6 +588,146 @@ func TestPassesWithoutLogitsReadNoHead(t *testing.T) {
 	s.Close()
 	if n := s.Stats().Matrices[11].Read; n != 0 {
 		t.Errorf("%d bytes of lm_head were read", n)
+	}
+}
+
+// Passes over a prompt leave lm_head out, so memory for it is the last that pays.
+func TestTheHeadIsPinnedAfterTheTrunk(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	k := newTrunk(t, r, 12, 300)
+	head := k.matrices[11].Tensor.Bytes
+	const tileBytes = 4 << 10
+	trunk := *k
+	trunk.matrices = k.matrices[:11]
+	pool := disk.NewPool(disk.Config{Readers: 2})
+	defer pool.Close()
+	tiles := k.cut(t, tileBytes)
+	s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Pinned: trunk.cut(t, tileBytes).Bytes(), Ring: 1})
+	const passes = 3
+	for range passes {
+		if _, err := k.play(t.Context(), s, 12, 1<<30, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	stats := s.Stats()
+	for i, m := range stats.Matrices[:11] {
+		if m.Read != k.matrices[i].Tensor.Bytes {
+			t.Errorf("in %d passes %d bytes were read of matrix %d, which has %d", passes, m.Read, i, k.matrices[i].Tensor.Bytes)
+		}
+	}
+	if read := stats.Matrices[11].Read; read < passes*head || read > passes*head+int64(tiles.BufferBytes()) {
+		t.Errorf("in %d passes %d bytes were read of lm_head, which has %d", passes, read, head)
+	}
+}
+
+// strip is a trunk of one matrix that is its file: rows of a block, two to a segment.
+func strip(t *testing.T, segments int) *trunk {
+	t.Helper()
+	const cols = disk.Block / 4
+	m := tape.Matrix{Rows: 2 * segments, Cols: cols, Unit: 1, Format: kernel.F32,
+		Tensor: checkpoint.Tensor{Name: "matrix", Bytes: int64(2 * segments * disk.Block)}}
+	raw := make([]byte, m.Tensor.Bytes)
+	for i := range raw {
+		raw[i] = byte(i / 3)
+	}
+	k := &trunk{matrices: []tape.Matrix{m}, raw: [][]byte{raw}, data: disktest.Memory{"shard0": raw}}
+	k.files = disktest.Wrap(k.data, nil)
+	f, err := k.files.Open("shard0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	k.open = map[string]disk.File{"shard0": f}
+	return k
+}
+
+// Whatever a first pass keeps, it does not ask the readers for all of it at once: experts, and what the pass needs next,
+// would wait.
+func TestAFirstPassReadsNoMoreAheadThanARingWould(t *testing.T) {
+	const segments, most = 32, 4
+	k := strip(t, segments)
+	tiles := k.cut(t, 2*disk.Block)
+	gate := make(chan struct{})
+	var begun atomic.Int64
+	k.files.Set(func(r io.ReaderAt, _ string, p []byte, off int64) (int, error) {
+		begun.Add(1)
+		<-gate
+		return r.ReadAt(p, off)
+	})
+	pool := disk.NewPool(disk.Config{Readers: segments})
+	defer pool.Close()
+	s := openTape(t, tiles, tape.Options{Pool: pool, Account: new(memory.Account), Pinned: tiles.Bytes()})
+	defer s.Close()
+	p, err := s.Start(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); begun.Load() < most && time.Since(start) < 10*time.Second; {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond)
+	if n := begun.Load(); n != most {
+		t.Errorf("%d of %d segments are being read before the first tile came, not %d", n, segments, most)
+	}
+	close(gate)
+	p.Close()
+	if _, err := k.play(t.Context(), s, 1, 1<<30, func() {}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pass that was given up has buffers loading that the next pass needs only later, if at all: its own first tile comes
+// before them.
+func TestANewPassDoesNotWaitForWhatAnOldOneReadAhead(t *testing.T) {
+	k := strip(t, 8)
+	var mu sync.Mutex
+	var order []int64
+	gate := make(chan struct{})
+	k.files.Set(func(r io.ReaderAt, _ string, p []byte, off int64) (int, error) {
+		mu.Lock()
+		order = append(order, off/(2*disk.Block))
+		mu.Unlock()
+		if off > 2*disk.Block-1 {
+			<-gate
+		}
+		return r.ReadAt(p, off)
+	})
+	begun := func() []int64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(order)
+	}
+	pool := disk.NewPool(disk.Config{Readers: 1, Piece: disk.Block})
+	defer pool.Close()
+	s := openTape(t, k.cut(t, 2*disk.Block), tape.Options{Pool: pool, Account: new(memory.Account), Ring: 3})
+	defer s.Close()
+	p, err := s.Start(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := p.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Release()
+	p.Close()
+	for start := time.Now(); len(begun()) < 3 && time.Since(start) < 10*time.Second; {
+		time.Sleep(time.Millisecond)
+	}
+	before := len(begun()) // two pieces of the first segment, one of the second, which is held up
+	again, err := s.Start(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	close(gate)
+	if x, err = again.Next(); err != nil {
+		t.Fatal(err)
+	}
+	x.Release()
+	if after := begun()[before:]; before != 3 || after[0] != 0 {
+		t.Errorf("after %d reads the segments %v are read, where the new pass begins at 0", before, after)
 	}
 }
 
