@@ -47,6 +47,7 @@ type Cache struct {
 	where  []int32 // slot of each resident expert, by layer and number; -1: none
 	kept   int     // residents
 	batch  *batch
+	closed bool
 	lent   int    // number of the loan that is out, 0: none
 	loans  int    // loans so far
 	seen   []bool // by number: named by the request being made
@@ -163,8 +164,12 @@ func (s *Cache) Stats() []LayerStats {
 	return append([]LayerStats(nil), s.stats...)
 }
 
-// Close implements Store.
+// Close implements Store. It ends a request that is open: its loads write to the memory that is freed here.
 func (s *Cache) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.end(s.batch)
 	s.memory.Free()
 	return nil
 }
@@ -214,6 +219,8 @@ func (s *Cache) Request(ctx context.Context, layer int, ids []int) (Batch, error
 
 func (s *Cache) check(layer int, ids []int) error {
 	switch {
+	case s.closed:
+		return errors.New("the cache is closed")
 	case layer < s.model.Config.DenseLayers || layer >= len(s.stats) || len(s.slots) == 0:
 		return errors.New("there is no such layer")
 	case s.batch != nil:
@@ -469,7 +476,7 @@ func (b *batch) Close() {
 
 // end is Close for a caller that has the mutex.
 func (s *Cache) end(b *batch) {
-	if s.batch != b {
+	if b == nil || s.batch != b {
 		return
 	}
 	b.cancel()

@@ -413,6 +413,58 @@ func TestCancellationStopsWaitingAndLeavesTheCacheUsable(t *testing.T) {
 	}
 }
 
+// Close, of a request as of the cache, leaves out the loads that no reader has begun and waits for the others.
+func TestClosingCancelsLoadsAndWaitsForThoseUnderWay(t *testing.T) {
+	for _, what := range []string{"the request", "the cache"} {
+		f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
+		s := openScripted(t, f, 24, &scripted{miss: fill}) // of two readers
+		gate := make(chan struct{})
+		var begun, under atomic.Int64
+		f.files.Set(func(r io.ReaderAt, _ string, p []byte, off int64) (int, error) {
+			begun.Add(1)
+			under.Add(1)
+			defer under.Add(-1)
+			<-gate
+			return r.ReadAt(p, off)
+		})
+		b, err := s.Request(t.Context(), 1, []int{1, 2, 3, 4, 5, 6})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for begun.Load() < 2 {
+			time.Sleep(time.Millisecond)
+		}
+		closed := make(chan bool)
+		go func() {
+			defer close(closed)
+			if what == "the cache" {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			} else {
+				b.Close()
+			}
+		}()
+		select {
+		case <-closed:
+			t.Errorf("%s is closed while %d loads write to its memory", what, under.Load())
+		case <-time.After(20 * time.Millisecond):
+		}
+		close(gate)
+		<-closed
+		// A reader whose direct read was refused reads the same piece again.
+		if n := begun.Load(); n > 4 || under.Load() > 0 {
+			t.Errorf("%s is closed: %d reads were begun by two readers, %d go on", what, n, under.Load())
+		}
+		if _, err := b.Next(); err == nil {
+			t.Errorf("%s is closed, and the request goes on", what)
+		}
+		if _, err := s.Request(t.Context(), 1, []int{1}); (err == nil) != (what == "the request") {
+			t.Errorf("a request after %s was closed: %v", what, err)
+		}
+	}
+}
+
 func TestAPolicyThatBreaksItsRulesIsAnError(t *testing.T) {
 	f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
 	for name, victim := range map[string]experts.Key{
