@@ -5,6 +5,8 @@ GO       ?= go
 FUZZTIME ?= 10s
 # The packages whose every bit is part of the contract (docs/numerics.md), tested again as other processors would run them.
 NUMERIC  := ./core/kernel ./backends/... ./core/graph ./core/sample ./core ./conformance
+# A module of its own: the programs that write the assembly.
+GENERATORS := backends/_gen
 # The emulator of `make arm64` and, where this processor has no AVX2, of `make v3`.
 ARM64    ?= qemu-aarch64-static
 V3       ?= $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null || echo -exec '"qemu-x86_64-static -cpu Haswell"')
@@ -17,6 +19,7 @@ build: ## the k3 program, into bin/
 test: ## vet and every test, the second time with the race detector where there is a C compiler for it
 	$(GO) vet ./...
 	$(GO) test ./...
+	$(GO) test -C $(GENERATORS) ./...
 	@if command -v $$($(GO) env CC) >/dev/null 2>&1; then $(MAKE) --no-print-directory race; else echo "no C compiler: race detector left out"; fi
 
 race:
@@ -31,17 +34,17 @@ lint: ## formatting, vet for every system, staticcheck
 	GOOS=windows GOARCH=amd64 $(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) mod verify
+	cd $(GENERATORS) && $(GO) vet ./... && $$(cd $(CURDIR) && $(GO) tool -n staticcheck) ./...
 
 fused: ## proof in machine code that the compiler fuses no multiply and add
 	$(GO) test -count=1 -v -run '^TestCompilerFusesNothing$$' ./conformance/lint
 
 generate-check: ## generated assembly is what its generator writes
-	@for gen in backends/*/_gen; do \
-		[ -f $$gen/main.go ] || continue; \
-		dir=$${gen%/_gen}; tmp=$$(mktemp -d); \
-		(cd $$dir && $(GO) run ./_gen $$tmp) || exit 1; \
-		[ -n "$$(ls $$tmp)" ] || { echo "$$gen wrote nothing"; exit 1; }; \
-		for f in $$tmp/*; do cmp $$f $$dir/$${f##*/} || { echo "run: cd $$dir && go run ./_gen"; exit 1; }; done; \
+	@for arch in amd64 arm64; do \
+		dir=backends/$$arch; tmp=$$(mktemp -d); \
+		$(GO) run -C $(GENERATORS) ./$$arch $$tmp || exit 1; \
+		[ -n "$$(ls $$tmp)" ] || { echo "the generator of $$dir wrote nothing"; exit 1; }; \
+		for f in $$tmp/*; do cmp $$f $$dir/$${f##*/} || { echo "run: go generate ./$$dir"; exit 1; }; done; \
 		echo "$$dir: $$(ls $$tmp | wc -l) generated files are up to date"; rm -r $$tmp; \
 	done
 

@@ -14,8 +14,6 @@ import (
 	"github.com/k3infer/k3/core/kernel"
 )
 
-//go:generate go run ./_gen
-
 func init() {
 	kernel.Register(kernel.Driver{
 		Name: "avx2", Speed: 20,

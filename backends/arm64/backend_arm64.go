@@ -11,8 +11,6 @@ import (
 	"github.com/k3infer/k3/core/kernel"
 )
 
-//go:generate go run ./_gen
-
 func init() {
 	kernel.Register(kernel.Driver{
 		Name: "neon", Speed: 20,

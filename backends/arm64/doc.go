@@ -3,7 +3,7 @@
 //
 // # How it is made
 //
-// The assembly and its declarations are written by the program in _gen (go generate), which is where the algorithms are
+// The assembly and its declarations are written by the program in ../_gen/arm64 (go generate), which is where the algorithms are
 // explained. Go's assembler lacks vector arithmetic on float32 but for the fused multiply-add; those instructions are WORD
 // lines with their disassembly as the comment. A test encodes every comment again from the fields in the architecture
 // manual, and with an assembler where one is at hand.
@@ -62,3 +62,5 @@
 // All of this was tested under emulation and never timed on hardware. The numbers of rows, the panels and the absence of
 // prefetches are by calculation, not by measurement.
 package arm64
+
+//go:generate go run -C ../_gen ./arm64 ../arm64

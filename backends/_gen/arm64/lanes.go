@@ -2,16 +2,19 @@ package main
 
 import (
 	"fmt"
-	"math"
+
+	"github.com/k3infer/k3/backends/_gen/assembly"
+	"github.com/k3infer/k3/backends/_gen/exact"
 )
 
-// lanes builds a loop body on four float32 at a time: its methods are operations on values, which get registers when the body
-// is written.
+// lanes builds a loop body on four float32 at a time: its methods are operations on values, which get registers when
+// the body is written.
 type lanes struct {
 	f     *file
 	shift int // bytes from the loop's pointers to this body's four elements
 	ops   []operation
 	next  int
+	about string // comment on the next operation
 }
 
 // value is what an operation computed, or a register that the body only reads (fixed).
@@ -20,21 +23,31 @@ type value int
 // fixed is a register that holds the same before and after the body.
 func fixed(register int) value { return value(-1 - register) }
 
-// operation is one instruction. Registers of args and then that of the result are given to emit. With inPlace the result takes
-// the first argument's register, after a copy where the argument is needed later.
+// operation is one instruction. Registers of args and then that of the result are given to emit. With inPlace the
+// result takes the first argument's register, after a copy where the argument is needed later.
 type operation struct {
 	args    []value
 	result  value
-	none    bool // no result
+	about   string // a comment before the instruction
+	none    bool   // no result
 	inPlace bool
 	emit    func(f *file, r []int)
 }
 
 func (l *lanes) add(o operation) value {
-	o.result = value(l.next)
+	o.result, o.about, l.about = value(l.next), l.about, ""
 	l.next++
 	l.ops = append(l.ops, o)
 	return o.result
+}
+
+// note says what the operations that follow compute, in a comment before the first of them. A note that nothing
+// followed is continued by the next.
+func (l *lanes) note(words string) {
+	if l.about != "" {
+		words = l.about + " " + words
+	}
+	l.about = words
 }
 
 func (l *lanes) word3(op string, a, b value) value {
@@ -64,17 +77,17 @@ func (l *lanes) sshr(a value, n int) value {
 // named is an instruction of Go's assembler on three registers, or two and a number.
 func (l *lanes) named(op, arrangement string, a, b value) value {
 	return l.add(operation{args: []value{a, b}, emit: func(f *file, r []int) {
-		f.p("%s V%d.%s, V%d.%s, V%d.%s", op, r[1], arrangement, r[0], arrangement, r[2], arrangement)
+		f.P("%s V%d.%s, V%d.%s, V%d.%s", op, r[1], arrangement, r[0], arrangement, r[2], arrangement)
 	}})
 }
 
 func (l *lanes) shl(a value, n int) value {
-	return l.add(operation{args: []value{a}, emit: func(f *file, r []int) { f.p("VSHL $%d, V%d.S4, V%d.S4", n, r[0], r[1]) }})
+	return l.add(operation{args: []value{a}, emit: func(f *file, r []int) { f.P("VSHL $%d, V%d.S4, V%d.S4", n, r[0], r[1]) }})
 }
 
 func (l *lanes) inPlace(op, arrangement string, acc, a, b value) value {
 	return l.add(operation{args: []value{acc, a, b}, inPlace: true, emit: func(f *file, r []int) {
-		f.p("%s V%d.%s, V%d.%s, V%d.%s", op, r[2], arrangement, r[1], arrangement, r[0], arrangement)
+		f.P("%s V%d.%s, V%d.%s, V%d.%s", op, r[2], arrangement, r[1], arrangement, r[0], arrangement)
 	}})
 }
 
@@ -85,44 +98,35 @@ func (l *lanes) fms(a, b, c value) value { return l.inPlace("VFMLS", "S4", c, a,
 // choose is a where mask is all ones and b where it is 0.
 func (l *lanes) choose(mask, a, b value) value { return l.inPlace("VBSL", "B16", mask, a, b) }
 
-// word loads a constant of the contract by its bits.
-func (l *lanes) word(bits uint32) value {
-	at := l.f.constant(bits)
-	return l.add(operation{emit: func(f *file, r []int) { f.p("FMOVQ %d(R14), F%d", at, r[0]) }})
+// number loads a constant.
+func (l *lanes) number(c exact.Constant) value {
+	at := l.f.constant(c)
+	return l.add(operation{emit: func(f *file, r []int) { f.P("FMOVQ %d(R14), F%d", at, r[0]) }})
 }
-
-func (l *lanes) number(x float32) value { return l.word(math.Float32bits(x)) }
 
 // load reads the four elements at a pointer.
 func (l *lanes) load(pointer string) value {
-	return l.add(operation{emit: func(f *file, r []int) { f.p("FMOVQ %d(%s), F%d", l.shift, pointer, r[0]) }})
+	return l.add(operation{emit: func(f *file, r []int) { f.P("FMOVQ %d(%s), F%d", l.shift, pointer, r[0]) }})
 }
 
 func (l *lanes) store(v value, pointer string) {
 	l.add(operation{args: []value{v}, none: true, emit: func(f *file, r []int) {
-		f.p("FMOVQ F%d, %d(%s)", r[0], l.shift, pointer)
+		f.P("FMOVQ F%d, %d(%s)", r[0], l.shift, pointer)
 	}})
 }
 
-// write gives the values of some bodies registers below limit and writes the bodies, one instruction of each in turn, so that
-// one computes while the other waits.
+// write gives the values of some bodies registers below limit and writes the bodies, one instruction of each in turn,
+// so that one computes while the other waits.
 func write(f *file, limit int, bodies ...*lanes) {
 	type place struct {
 		body *lanes
 		v    value
 	}
 	registers := map[place]int{}
-	busy := make([]bool, limit)
-	free := func(at place) { busy[registers[at]] = false }
+	free := assembly.NewRegisters(assembly.LowestFirst, 0, limit-1)
 	take := func(at place) int {
-		for r := range busy {
-			if !busy[r] {
-				busy[r] = true
-				registers[at] = r
-				return r
-			}
-		}
-		panic("no register left in " + f.name)
+		registers[at] = free.Take()
+		return registers[at]
 	}
 	last := map[place]int{}
 	for _, l := range bodies {
@@ -135,6 +139,9 @@ func write(f *file, limit int, bodies ...*lanes) {
 	for i := range bodies[0].ops {
 		for _, l := range bodies {
 			o := l.ops[i]
+			if o.about != "" && l == bodies[0] {
+				f.Note("%s", o.about)
+			}
 			var r []int
 			for _, a := range o.args {
 				if a < 0 {
@@ -160,12 +167,12 @@ func write(f *file, limit int, bodies ...*lanes) {
 				registers[result] = r[0]
 			} else if o.inPlace {
 				to := take(result)
-				f.p("VMOV V%d.B16, V%d.B16", r[0], to)
+				f.P("VMOV V%d.B16, V%d.B16", r[0], to)
 				r[0] = to
 			}
 			for k, a := range o.args {
 				if dies(k) && !(o.inPlace && k == 0) {
-					free(place{l, a})
+					free.Free(registers[place{l, a}])
 				}
 			}
 			if !o.inPlace && !o.none {
@@ -173,7 +180,7 @@ func write(f *file, limit int, bodies ...*lanes) {
 			}
 			o.emit(f, r)
 			if _, used := last[result]; !used && !o.none {
-				panic(fmt.Sprintf("%s: operation %d of a body is used by none", f.name, i))
+				panic(fmt.Sprintf("%s: operation %d of a body is used by none", f.Name, i))
 			}
 		}
 	}
