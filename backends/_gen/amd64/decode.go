@@ -12,8 +12,9 @@ func decodeKernels(f *file, s isa) {
 		dst, w, scale, pairs, table, ahead = "DI", "SI", "DX", "CX", "R8", "R9"
 		table0, table1                     = "AX", "BX" // offsets of the tables of the two groups
 	)
-	f.function(`decodeAVX2 widens pairs of groups of 32 weights, one after the other, to bfloat16: dst[i] is E2M1 nibble i of w
-		times the factor of its scale byte. It is kernel.Widen. It prefetches the weights the given number of bytes ahead.`,
+	f.function(`decodeAVX2 widens pairs of groups of 32 weights, one after the other, to bfloat16: dst[i] is E2M1 nibble i
+		of w times the factor of its scale byte. It is kernel.Widen. It
+		prefetches the weights the given number of bytes ahead.`,
 		"decodeAVX2", argument{"dst", "*byte", dst}, argument{"w", "*byte", w}, argument{"scale", "*byte", scale},
 		argument{"pairs", "int", pairs}, argument{"table", "*byte", table}, argument{"ahead", "int", ahead})
 	all := newRegisters(s, assembly.OldestFirst, 0)
@@ -71,8 +72,8 @@ func packKernel(f *file, s isa) {
 		return
 	}
 	const dst, x, blocks = "DI", "SI", "CX"
-	f.function(`packSplit copies blocks of 32 elements of x to dst, of each the 16 even ones first, then the 16 odd ones. It
-		serves both instruction sets.`,
+	f.function(`packSplit copies blocks of 32 elements of x to dst, of each the 16 even ones first, then the 16 odd ones.
+		It serves both instruction sets.`,
 		"packSplit", argument{"dst", "*float32", dst}, argument{"x", "*float32", x}, argument{"blocks", "int", blocks})
 	all := newRegisters(s, assembly.OldestFirst, 0)
 	first, second, even, odd := all.take(), all.take(), all.take(), all.take()

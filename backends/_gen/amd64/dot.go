@@ -243,7 +243,8 @@ func vector(v, off int) string {
 
 func (k dotKernel) emit(f *file) {
 	f.function(fmt.Sprintf(`%s sets dst[v][r] to the dot product of row r and vector v, for %d rows and %d vectors at a
-		time, and goes on to the next rows until a.groups are done. It is generic.Backend.Dot for %s weights.`, k.name(), k.rows, k.vectors, k.format),
+		time, and goes on to the next rows until a.groups are done. It is generic.Backend.Dot for %s weights.`,
+		k.name(), k.rows, k.vectors, k.format),
 		k.name(), argument{"a", "*dotArgs", rArgs})
 	if k.vectors > 1 {
 		f.P("MOVQ dotArgs_xStride(%s), %s", rArgs, rXStride)

@@ -433,8 +433,8 @@ var loops = []loop{
 		},
 	},
 	{
-		name: "maximum", about: `raises the lanes of m, one register, to the largest of the elements of x that fall to them; NaN
-			is passed over. It is the first loop of generic.Backend.Softmax.`,
+		name: "maximum", about: `raises the lanes of m, one register, to the largest of the elements of x that fall to them;
+			NaN is passed over. It is the first loop of generic.Backend.Softmax.`,
 		pointers: []string{"x"}, numbers: []string{"m"}, formula: "m = max(x, m), where a NaN in x leaves m",
 		begin: func(v *vec, at map[string]string, number map[string]reg) {
 			m := v.load(at["m"])
@@ -471,8 +471,9 @@ func elementwiseKernels(f *file, s isa) {
 func expSum(f *file, s isa) {
 	const x, blocks, m, sums = "DI", "CX", "SI", "DX"
 	name := "expSum" + s.name
-	f.function(name+` replaces x by Exp(x-m), x in blocks of 32 elements, and adds element i of each block to sums[i]. It is
-		the second loop of generic.Backend.Softmax.`, name, argument{"x", "*float32", x}, argument{"blocks", "int", blocks},
+	f.function(name+` replaces x by Exp(x-m), x in blocks of 32 elements, and adds element i of each block to sums[i].
+		It is the second loop of generic.Backend.Softmax.`, name,
+		argument{"x", "*float32", x}, argument{"blocks", "int", blocks},
 		argument{"m", "*float32", m}, argument{"sums", "*float32", sums})
 	v := newVec(f, s)
 	most := v.broadcast(fmt.Sprintf("(%s)", m))
@@ -507,8 +508,10 @@ func expSum(f *file, s isa) {
 func shortConv(f *file, s isa) {
 	const y, w, x, stride, count, stride3 = "DI", "SI", "DX", "R8", "CX", "R9"
 	name := "shortConv" + s.name
-	f.function(fmt.Sprintf(`%s sets y[c] to SiLU of the sum over j of fma(w[4*c+j], x[j*stride+c], .) from 0, for n channels.
-		It is generic.Backend.ShortConv for four taps. n is a multiple of %d, stride is in bytes.`, name, s.lanes), name,
+	f.function(fmt.Sprintf(`%s sets y[c] to SiLU of the sum over j of fma(w[4*c+j], x[j*stride+c], .) from 0, for
+		n channels. It is generic.Backend.ShortConv for four taps. n is a multiple of %d, stride is in bytes.`,
+		name, s.lanes),
+		name,
 		argument{"y", "*float32", y}, argument{"w", "*float32", w}, argument{"x", "*float32", x},
 		argument{"stride", "uintptr", stride}, argument{"n", "int", count})
 	f.P("LEAQ (%s)(%s*2), %s", stride, stride, stride3)

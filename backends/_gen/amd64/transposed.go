@@ -43,8 +43,8 @@ func (k transposedKernel) emit(f *file) {
 		row                                = "R9"                      // bytes from row to row
 		xStride, xStride3, stride, stride3 = "R11", "R12", "R8", "R13" // bytes from vector to vector, and three times
 	)
-	f.function(fmt.Sprintf(`%s adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for %d columns and %d vectors. It is
-		generic.Backend.Transposed for %s weights.`, k.name(), k.parts*k.s.lanes, k.vectors, k.format), k.name(),
+	f.function(fmt.Sprintf(`%s adds w[r][c]*x[v][r] to dst[v][c] over the rows r ascending, for %d columns and %d vectors.
+		It is generic.Backend.Transposed for %s weights.`, k.name(), k.parts*k.s.lanes, k.vectors, k.format), k.name(),
 		argument{"a", "*transposedArgs", args})
 	f.P("MOVQ transposedArgs_dst(%s), %s", args, dst)
 	f.P("MOVQ transposedArgs_w(%s), %s", args, w)

@@ -87,8 +87,11 @@ func (k dotKernel) accumulators(all *assembly.Registers, chunks int) (sums [rows
 	return sums
 }
 
+// mover is loadAll or storeAll.
+type mover func(offset int, pointer string, all []int)
+
 // moveSums loads or stores the accumulators of a part.
-func (k dotKernel) moveSums(f *file, registers [rows][][]int, part int, move func(offset int, pointer string, all []int)) {
+func (k dotKernel) moveSums(f *file, registers [rows][][]int, part int, move mover) {
 	for v := range k.vectors {
 		at := sums
 		if v > 0 {
@@ -136,7 +139,8 @@ func (k dotKernel) emit(f *file) {
 	}
 	label := k.begin(f, nil)
 	for part := range k.parts {
-		f.Note("Lanes %d to %d of two rows and %d vectors: load the accumulators.", part*4*chunks, (part+1)*4*chunks-1, k.vectors)
+		f.Note("Lanes %d to %d of two rows and %d vectors: load the accumulators.",
+			part*4*chunks, (part+1)*4*chunks-1, k.vectors)
 		k.moveSums(f, registers, part, f.loadAll)
 		f.Note("Pointers to the first block.")
 		k.pointers(f, part*4*chunks*size, part*4*chunks*4)
@@ -365,7 +369,8 @@ func trees(f *file) {
 		{"squaresNEON", "squaresNEON adds x[i]*x[i], i ascending and one fma each, to sums[i mod 32], for blocks of " +
 			"32. It is the function dot of " +
 			"package generic for a vector and itself."},
-		{"sumsNEON", "sumsNEON adds x[i], i ascending, to sums[i mod 32], for blocks of 32. It is the sum of generic.Backend.Softmax."},
+		{"sumsNEON", "sumsNEON adds x[i], i ascending, to sums[i mod 32], for blocks of 32. It is the sum of " +
+			"generic.Backend.Softmax."},
 	} {
 		params := []param{{"sums", "*float32"}, {"x", "*float32"}, {"blocks", "int"}}
 		f.function(k.comment, k.name, params...)

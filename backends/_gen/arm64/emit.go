@@ -105,7 +105,8 @@ func (f *file) word2(op string, d, n int) {
 
 // sshr writes an arithmetic shift right of every lane.
 func (f *file) sshr(d, n, shift int) {
-	f.P("WORD $0x%08x // sshr v%d.4s, v%d.4s, #%d", encodings["sshr"]|uint32(64-shift)<<16|uint32(n)<<5|uint32(d), d, n, shift)
+	f.P("WORD $0x%08x // sshr v%d.4s, v%d.4s, #%d",
+		encodings["sshr"]|uint32(64-shift)<<16|uint32(n)<<5|uint32(d), d, n, shift)
 }
 
 // pair loads two neighbouring registers' worth of memory.

@@ -82,7 +82,9 @@ func (l *lanes) named(op, arrangement string, a, b value) value {
 }
 
 func (l *lanes) shl(a value, n int) value {
-	return l.add(operation{args: []value{a}, emit: func(f *file, r []int) { f.P("VSHL $%d, V%d.S4, V%d.S4", n, r[0], r[1]) }})
+	return l.add(operation{args: []value{a}, emit: func(f *file, r []int) {
+		f.P("VSHL $%d, V%d.S4, V%d.S4", n, r[0], r[1])
+	}})
 }
 
 func (l *lanes) inPlace(op, arrangement string, acc, a, b value) value {

@@ -28,7 +28,8 @@ func measureKernels(f *file) {
 	f.P("RET")
 
 	params = []param{{"rounds", "int"}}
-	f.function("peakNEON does rounds of peakFlops multiplications and additions that wait for nothing.", "peakNEON", params...)
+	f.function("peakNEON does rounds of peakFlops multiplications and additions that wait for nothing.",
+		"peakNEON", params...)
 	f.load(0, 0, params...)
 	const accumulators = 24
 	f.Note("The sums, and the factor after them, are zero.")

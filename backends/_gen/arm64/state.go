@@ -36,7 +36,7 @@ func transposed(f *file, format string, vectors int) {
 	for range vectors {
 		sums = append(sums, all.TakeN(chunks))
 	}
-	dst := func(move func(offset int, pointer string, all []int)) {
+	dst := func(move mover) {
 		f.P("MOVD R8, R10")
 		for v, of := range sums {
 			if v > 0 {

@@ -42,7 +42,8 @@ func TestMistakesWithRegistersPanic(t *testing.T) {
 }
 
 func TestFramesAreLaidOutAsGoDoes(t *testing.T) {
-	offsets, size := Offsets([]Param{{"y", "*float32"}, {"a", "float32"}, {"b", "float32"}, {"c", "float32"}, {"n", "int"}})
+	params := []Param{{"y", "*float32"}, {"a", "float32"}, {"b", "float32"}, {"c", "float32"}, {"n", "int"}}
+	offsets, size := Offsets(params)
 	if !slices.Equal(offsets, []int{0, 8, 12, 16, 24}) || size != 32 {
 		t.Errorf("offsets %v in %d bytes", offsets, size)
 	}
