@@ -222,7 +222,7 @@ func (p *cycle) wait(id, visits int32) float32 {
 	return float32((all+1)*float32(1+age))/(count+cyclePrior) - 1
 }
 
-// Buckets of waits, sixteen to a doubling, the longest first.
+// waitBuckets is the number of buckets of waits, sixteen to a doubling, the longest first.
 const waitBuckets = 512
 
 func bucketOf(wait float32) int32 {

@@ -178,7 +178,7 @@ func (b backend) shapes(f kernel.Format, vectors int) []shape {
 var (
 	shapes         = []shape{{3, 8}, {3, 4}, {3, 3}, {3, 2}, {3, 1}}
 	shapeMXFP4AVX2 = []shape{{2, 1}}
-	// Two vectors alone wait for memory: the function that goes through the rows once.
+	// shapeTwoAVX2 is for two vectors alone, which wait for memory: the function that goes through the rows once.
 	shapeTwoAVX2 = []shape{{1, 2}}
 )
 

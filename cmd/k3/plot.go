@@ -27,7 +27,7 @@ type chartLine struct {
 // chartPoint is a point, with a bar from low to high where they differ.
 type chartPoint struct{ x, y, low, high float64 }
 
-// The colours can be told apart by those who see few colours, too (Okabe and Ito).
+// chartColors can be told apart by those who see few colours, too (Okabe and Ito).
 var chartColors = []string{"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8F8F8F", "#7F4F24", "#5B5EA6"}
 
 // Where things are in the drawing.

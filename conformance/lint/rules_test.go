@@ -345,6 +345,66 @@ func TestSectionsThatCommentsNameExist(t *testing.T) {
 	}
 }
 
+// A doc comment begins with the name it documents, after an article at most, as Go's convention says: a comment that names
+// something else was left behind by a change. In a group of constants, variables or types the group's comment may speak for all.
+func TestDocCommentsBeginWithTheNameTheyDocument(t *testing.T) {
+	checked := 0
+	for _, s := range sources(t, "core", "backends", "policies", "presets", "conformance", "cmd") {
+		check := func(name string, doc *ast.CommentGroup) {
+			if doc == nil || strings.TrimSpace(doc.Text()) == "" {
+				return
+			}
+			checked++
+			words := strings.Fields(doc.Text())
+			if len(words) > 1 && slices.Contains([]string{"A", "An", "The"}, words[0]) {
+				words = words[1:]
+			}
+			if first := strings.TrimRight(words[0], ",:"); first != name && first != name+"'s" {
+				t.Errorf("%s: the doc comment of %s begins with %q", s.fset.Position(doc.Pos()), name, words[0])
+			}
+		}
+		exported := func(name string, pos token.Pos, docs ...*ast.CommentGroup) {
+			if !ast.IsExported(name) {
+				return
+			}
+			for _, d := range docs {
+				if d != nil {
+					return
+				}
+			}
+			t.Errorf("%s: %s is exported and has no doc comment", s.fset.Position(pos), name)
+		}
+		for _, d := range s.file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				check(d.Name.Name, d.Doc)
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch spec := spec.(type) {
+					case *ast.TypeSpec:
+						exported(spec.Name.Name, spec.Pos(), d.Doc, spec.Doc, spec.Comment)
+						check(spec.Name.Name, spec.Doc)
+						if !d.Lparen.IsValid() {
+							check(spec.Name.Name, d.Doc)
+						}
+					case *ast.ValueSpec:
+						exported(spec.Names[0].Name, spec.Pos(), d.Doc, spec.Doc, spec.Comment)
+						if len(spec.Names) == 1 {
+							check(spec.Names[0].Name, spec.Doc)
+							if !d.Lparen.IsValid() {
+								check(spec.Names[0].Name, d.Doc)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	if checked < 1000 {
+		t.Errorf("%d doc comments: this test does not see them", checked)
+	}
+}
+
 // Links between the documents, and from them to files, must lead somewhere.
 func TestLinksInDocumentsLead(t *testing.T) {
 	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))

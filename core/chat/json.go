@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// A parsed JSON value is nil, bool, string, json.Number, []any or object. encoding/json's own maps would lose the order of keys,
-// which arguments of tool calls keep, and its structs match keys in any case.
+// An object is a JSON object whose keys keep their order, which arguments of tool calls need: the maps of encoding/json would
+// lose it, and its structs match keys in any case. The other parsed values are nil, bool, string, json.Number and []any.
 type object []member
 
 type member struct {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Names of tensors are those of the released checkpoint everywhere in this program, in packs and fingerprints too.
-// There, a tensor of the text model begins with prefix. Checkpoints that were published anew with the text model alone
+// prefix begins the name of every tensor of the text model in the released checkpoint, whose names are used everywhere in
+// this program, in packs and fingerprints too. Checkpoints that were published anew with the text model alone
 // leave it out; Open and Examine put it back. So it is with the type of the routed experts' scales, which are U8 or, by
 // another name for the same bytes, F8_E8M0.
 const prefix = "language_model."

@@ -149,7 +149,7 @@ func descriptor(path string) (n int, ok bool) {
 	return 0, false
 }
 
-// Temporary files are called .NAME.DIGITS.partial; whoever writes one holds it locked.
+// temporaryEnding ends the names of temporary files, .NAME.DIGITS.partial. Whoever writes one holds it locked.
 const temporaryEnding = ".partial"
 
 func createTemporary(dir, name string, mode fs.FileMode) (*os.File, error) {
