@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -350,17 +351,17 @@ func TestSectionsThatCommentsNameExist(t *testing.T) {
 func TestDocCommentsBeginWithTheNameTheyDocument(t *testing.T) {
 	checked := 0
 	for _, s := range sources(t, "core", "backends", "policies", "presets", "conformance", "cmd") {
-		check := func(name string, doc *ast.CommentGroup) {
-			if doc == nil || strings.TrimSpace(doc.Text()) == "" {
+		check := func(name string, comment *ast.CommentGroup) {
+			if comment == nil || strings.TrimSpace(comment.Text()) == "" {
 				return
 			}
 			checked++
-			words := strings.Fields(doc.Text())
+			words := strings.Fields(comment.Text())
 			if len(words) > 1 && slices.Contains([]string{"A", "An", "The"}, words[0]) {
 				words = words[1:]
 			}
 			if first := strings.TrimRight(words[0], ",:"); first != name && first != name+"'s" {
-				t.Errorf("%s: the doc comment of %s begins with %q", s.fset.Position(doc.Pos()), name, words[0])
+				t.Errorf("%s: the doc comment of %s begins with %q", s.fset.Position(comment.Pos()), name, words[0])
 			}
 		}
 		exported := func(name string, pos token.Pos, docs ...*ast.CommentGroup) {
@@ -402,6 +403,32 @@ func TestDocCommentsBeginWithTheNameTheyDocument(t *testing.T) {
 	}
 	if checked < 1000 {
 		t.Errorf("%d doc comments: this test does not see them", checked)
+	}
+}
+
+// Every package that others may import shows what it is for in an example whose output is checked.
+func TestEveryPublicPackageHasAnExample(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range sources(t, "core", "backends", "policies", "presets") {
+		if seen[s.dir] || slices.Contains(strings.Split(s.dir, "/"), "internal") {
+			continue
+		}
+		seen[s.dir] = true
+		tests, err := filepath.Glob(filepath.Join(root, s.dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		checked := false
+		for _, name := range tests {
+			f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checked = checked || slices.ContainsFunc(doc.Examples(f), func(e *doc.Example) bool { return e.Output != "" })
+		}
+		if !checked {
+			t.Errorf("%s has no example with an output", s.dir)
+		}
 	}
 }
 
