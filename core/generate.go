@@ -210,7 +210,7 @@ func (g *generation) decode(ctx context.Context) (StopReason, error) {
 		}
 		seconds := time.Since(start).Seconds()
 		reason, accepted, err := g.check(logits, len(certain), taken)
-		g.pacer.Pass(len(taken), accepted, seconds)
+		g.pacer.Observe(len(taken), accepted, seconds)
 		g.guesses.Proposed += len(taken)
 		g.guesses.Accepted += accepted
 		if reason != "" || err != nil {

@@ -52,7 +52,7 @@ type Part struct {
 	Image bool
 }
 
-// Text is content that is just text.
+// Text makes the content of a message, Message.Content, that is one piece of text and no image.
 func Text(text string) []Part { return []Part{{Text: text}} }
 
 // ToolCall is a function the assistant calls.

@@ -22,7 +22,8 @@ type Problem struct {
 // maxProblems bounds what Examine lists; a model of the released size has 497,220 tensors that could each be wrong.
 const maxProblems = 10_000
 
-// Examination is a checkpoint as far as it can be read.
+// Examination is the result of Examine: a checkpoint as far as it can be read, sound or damaged, and the list of its
+// problems. Open instead refuses a checkpoint that has any.
 type Examination struct {
 	Config   *Config   // nil if config.json is unusable
 	Index    *Index    // the tensors of every shard whose header can be read

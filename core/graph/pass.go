@@ -42,8 +42,8 @@ type Row struct {
 // valid during the call. Tests and studies use it; it costs nothing when nil.
 type Probe func(layer int, what string, values []float32, width int)
 
-// Hooks are the optional ears of a pass. They are called from its goroutine, and may ask anything of the states in it
-// but change none of them.
+// Hooks are functions that a pass calls as it goes, each nil or set. They are called from its goroutine, and may ask
+// anything of the states in it but change none of them.
 type Hooks struct {
 	Probe Probe
 	// Layer is called when a layer is about to be computed, and once more with the number of layers for lm_head.

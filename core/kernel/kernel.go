@@ -210,7 +210,8 @@ type Backend interface {
 	Axpy(y []float32, a float32, x []float32)
 }
 
-// Expander is what a backend may be besides, to expand compressed BF16 weights faster than core/pack does.
+// Expander is an optional interface of a Backend: one that implements it expands (decompresses) BF16 weights of a
+// compressed pack faster than core/pack does in plain Go. See pack.ExpandWith.
 type Expander interface {
 	// ExpandBF16 fills dst with as many whole chunks of 256 weights as it and src have room for, from chunks of 352 bytes (docs/packs.md,
 	// "Compressed packs") whose lowest exponent is lowest. Exceptions are not its business.

@@ -58,7 +58,8 @@ type place struct {
 	frames *Frames // nil: as in the checkpoint
 }
 
-// Frames is how a matrix is compressed: a few rows at a time, each so many a frame that Expand makes rows again.
+// Frames says where the compressed pieces of a matrix are. A frame holds a given number of its rows, compressed together
+// and without need of the other frames; Expand turns one back into those rows.
 type Frames struct {
 	Rows int     // of each frame but the last, which has what is left
 	Ends []int64 // where each frame ends, counted from where the tensor begins
@@ -179,7 +180,7 @@ func (p *Pack) Locate(t checkpoint.Tensor) (file disk.File, off int64, frames *F
 	return p.file, at.off, at.frames, ok
 }
 
-// Frames is the number of frames of all tensors.
+// Frames is the number of frames in the pack, those of all its tensors together.
 func (p *Pack) Frames() (n int) {
 	for _, at := range p.tensors {
 		if at.frames != nil {

@@ -101,8 +101,9 @@ func (p *Pacer) Allow(n int) int {
 
 func (p *Pacer) chance() float64 { return min(max(p.right, 0.01), 0.99) }
 
-// Pass reports a pass that carried guesses, of which the first `accepted` were right, and its seconds.
-func (p *Pacer) Pass(guesses, accepted int, seconds float64) {
+// Observe tells the pacer of a pass that is done: how many guesses it carried, how many of them, from the first on, were
+// accepted, and how many seconds it took. Allow decides by what it has observed.
+func (p *Pacer) Observe(guesses, accepted int, seconds float64) {
 	p.elapsed += seconds
 	if guesses == 0 {
 		p.single = blend(p.single, seconds, p.single == 0)

@@ -43,7 +43,7 @@ func simulate(tokens, most int, row float64, right func(token int) bool) (time f
 		}
 		seconds := 1 + row*float64(g)
 		p.Fared(right(at + 1))
-		p.Pass(g, accepted, seconds)
+		p.Observe(g, accepted, seconds)
 		time += seconds
 		proposed += g
 		at += 1 + accepted
