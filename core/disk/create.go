@@ -307,8 +307,8 @@ func (f *NewFile) commit() error {
 	return nil
 }
 
-// Abandon gives the file up: what was written is removed and the name keeps the file it had. After Commit it does nothing,
-// so it can be deferred as soon as the file is created. What was written to a device or a pipe stays.
+// Abandon gives the file up: what was written is removed and the name keeps the file it had. After Commit it does
+// nothing, so it can be deferred as soon as the file is created. What was written to a device or a pipe stays.
 func (f *NewFile) Abandon() {
 	if f.target == "" || !stands(f.file, f.file.Name()) {
 		f.file.Close()

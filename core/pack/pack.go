@@ -58,8 +58,8 @@ type place struct {
 	frames *Frames // nil: as in the checkpoint
 }
 
-// Frames says where the compressed pieces of a matrix are. A frame holds a given number of its rows, compressed together
-// and without need of the other frames; Expand turns one back into those rows.
+// Frames says where the compressed pieces of a matrix are. A frame holds a given number of its rows, compressed
+// together and without need of the other frames; Expand turns one back into those rows.
 type Frames struct {
 	Rows int     // of each frame but the last, which has what is left
 	Ends []int64 // where each frame ends, counted from where the tensor begins

@@ -101,8 +101,8 @@ func (p *Pacer) Allow(n int) int {
 
 func (p *Pacer) chance() float64 { return min(max(p.right, 0.01), 0.99) }
 
-// Observe tells the pacer of a pass that is done: how many guesses it carried, how many of them, from the first on, were
-// accepted, and how many seconds it took. Allow decides by what it has observed.
+// Observe tells the pacer of a pass that is done: how many guesses it carried, how many of them, from the first on,
+// were accepted, and how many seconds it took. Allow decides by what it has observed.
 func (p *Pacer) Observe(guesses, accepted int, seconds float64) {
 	p.elapsed += seconds
 	if guesses == 0 {

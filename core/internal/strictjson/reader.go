@@ -474,7 +474,7 @@ func (r *Reader) Bool() bool {
 	return r.err == nil
 }
 
-// Null reads a null and returns nothing: a null has no value. Anything else in its place is an error, as with String and Bool.
+// Null reads a null and returns nothing: a null has no value. Anything else in its place is an error, as with Bool.
 func (r *Reader) Null() {
 	if r.is(Null) {
 		r.literal("null")
