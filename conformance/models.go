@@ -73,8 +73,8 @@ func (g Golden) Check(ctx context.Context, o core.Options) (Report, error) {
 	return c.report, nil
 }
 
-// A comparison is one check of a golden. Those of texts continue prompts and compare what is chosen; those of tables compare
-// every position of one text.
+// A comparison is one check of a golden. Those of texts continue prompts and compare what is chosen; those of tables
+// compare every position of one text.
 type comparison struct {
 	golden Golden
 	name   string

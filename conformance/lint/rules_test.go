@@ -346,8 +346,9 @@ func TestSectionsThatCommentsNameExist(t *testing.T) {
 	}
 }
 
-// A doc comment begins with the name it documents, after an article at most, as Go's convention says: a comment that names
-// something else was left behind by a change. In a group of constants, variables or types the group's comment may speak for all.
+// A doc comment begins with the name it documents, after an article at most, as Go's convention says: a comment that
+// names something else was left behind by a change. In a group of constants, variables or types the group's comment
+// may speak for all.
 func TestDocCommentsBeginWithTheNameTheyDocument(t *testing.T) {
 	checked := 0
 	for _, s := range sources(t, "core", "backends", "policies", "presets", "conformance", "cmd") {

@@ -11,8 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// An object is a JSON object whose keys keep their order, which arguments of tool calls need: the maps of encoding/json would
-// lose it, and its structs match keys in any case. The other parsed values are nil, bool, string, json.Number and []any.
+// An object is a JSON object whose keys keep their order, which arguments of tool calls need: the maps of
+// encoding/json would lose it, and its structs match keys in any case. The other parsed values are nil, bool, string,
+// json.Number and []any.
 type object []member
 
 type member struct {

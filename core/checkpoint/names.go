@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// prefix begins the name of every tensor of the text model in the released checkpoint, whose names are used everywhere in
-// this program, in packs and fingerprints too. Checkpoints that were published anew with the text model alone
-// leave it out; Open and Examine put it back. So it is with the type of the routed experts' scales, which are U8 or, by
-// another name for the same bytes, F8_E8M0.
+// prefix begins the name of every tensor of the text model in the released checkpoint, whose names are used
+// everywhere in this program, in packs and fingerprints too. Checkpoints that were published anew with the text model
+// alone leave it out; Open and Examine put it back. So it is with the type of the routed experts' scales, which are
+// U8 or, by another name for the same bytes, F8_E8M0.
 const prefix = "language_model."
 
 const (

@@ -124,7 +124,8 @@ func (s *Sums) Range(off, n int64) (crc uint32, ok bool) {
 	return crc, start == off+n
 }
 
-// polynomial is the modulus of CRC32C: a CRC is a polynomial over GF(2), with the highest power in the lowest bit, modulo it.
+// polynomial is the modulus of CRC32C: a CRC is a polynomial over GF(2), with the highest power in the lowest bit,
+// modulo it.
 const polynomial = crc32.Castagnoli
 
 // multiply is the product of two polynomials.

@@ -24,9 +24,9 @@ const (
 	chunkWeights = 256
 	groupWeights = 32
 	chunkBytes   = chunkWeights + 3*groupWeights
-	// headerBytes is what a block begins with: its lowest exponent, a byte that is 1 if the weights follow as they are, and
-	// the number of exceptions in two bytes, little-endian. An exception is two bytes: the number of weights between it and
-	// the one before, and its exponent. They follow the chunks.
+	// headerBytes is what a block begins with: its lowest exponent, a byte that is 1 if the weights follow as they are,
+	// and the number of exceptions in two bytes, little-endian. An exception is two bytes: the number of weights between
+	// it and the one before, and its exponent. They follow the chunks.
 	headerBytes = 4
 	window      = 8
 	maxGap      = 256 // between exceptions; a longer one has an exception in between that is none
