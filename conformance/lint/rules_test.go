@@ -461,6 +461,30 @@ func TestLinksInDocumentsLead(t *testing.T) {
 	}
 }
 
+// What k3 takes from others is listed with a reason, and what is listed is taken.
+func TestEveryDirectRequirementHasARow(t *testing.T) {
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs", "dependencies.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var required, listed []string
+	for _, m := range regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) {
+		required = append(required, m[1]) // an indirect one has a comment at the end of its line
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		listed = append(listed, m[1])
+	}
+	slices.Sort(required)
+	slices.Sort(listed)
+	if len(required) < 5 || !slices.Equal(required, listed) {
+		t.Errorf("go.mod requires\n%s\ndocs/dependencies.md has rows for\n%s", strings.Join(required, "\n"), strings.Join(listed, "\n"))
+	}
+}
+
 // README's table has every command, and no command that does not exist.
 func TestReadmeHasTheCommandsOfTheProgram(t *testing.T) {
 	if testing.Short() {
