@@ -11,7 +11,10 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5
 )
 
-require github.com/ebitengine/purego v0.11.2 // indirect
+require (
+	github.com/ebitengine/purego v0.11.2 // indirect
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+)
 
 require (
 	github.com/go-ole/go-ole v1.2.6 // indirect
