@@ -28,6 +28,7 @@ func TestWhatIsWrittenAsJSONIsValidByItsSchema(t *testing.T) {
 	}{
 		{"report", report{}, []string{"run", "-q", "--max-tokens", "2", "--print-ids", "--report", filepath.Join(dir, "../report"), "Hello"}},
 		{"plan", planReport{}, []string{"plan", "--no-measure", "--json"}},
+		{"doctor", diagnosis{}, []string{"doctor", "--json", "--time", "1ms", "--dir", filepath.Join(dir, "nowhere")}}, // measures no disk
 		{"inspect", inspection{}, []string{"inspect", "--json", dir}},
 		{"verify", struct {
 			verify.Report
