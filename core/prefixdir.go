@@ -25,6 +25,14 @@ type prefixDir struct {
 	engine *Engine
 	path   string
 	budget int64
+	known  map[string]prefixFile // by name; what was found in the files when they were last looked at
+}
+
+// prefixFile is what is known of a file as long as its size and time are these.
+type prefixFile struct {
+	size   int64
+	time   time.Time
+	header session.Header // without what Extra has; the zero value for a file that is no session
 }
 
 // OnDisk has the store keep states in files of a directory, too, up to budget bytes, where it and others of the same checkpoint
@@ -34,7 +42,7 @@ func (p *Prefixes) OnDisk(dir string, budget int64) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return fmt.Errorf("core: keep prefixes: %w", err)
 	}
-	p.dir = &prefixDir{p.engine, dir, budget}
+	p.dir = &prefixDir{engine: p.engine, path: dir, budget: budget}
 	return nil
 }
 
@@ -65,7 +73,39 @@ func (d *prefixDir) keep(s *Sequence) error {
 // touch marks a file as used, and reports whether it is there.
 func (d *prefixDir) touch(path string) bool {
 	now := time.Now()
-	return os.Chtimes(path, now, now) == nil
+	if os.Chtimes(path, now, now) != nil {
+		return false
+	}
+	// Its content is what it was.
+	if known, ok := d.known[filepath.Base(path)]; ok {
+		if info, err := os.Stat(path); err == nil && info.Size() == known.size {
+			known.time = info.ModTime()
+			d.known[filepath.Base(path)] = known
+		}
+	}
+	return true
+}
+
+// headers returns the headers of the files by name. Only those that are new or have changed are opened.
+func (d *prefixDir) headers(files []os.FileInfo) map[string]prefixFile {
+	now := make(map[string]prefixFile, len(files))
+	for _, f := range files {
+		known, ok := d.known[f.Name()]
+		if !ok || known.size != f.Size() || !known.time.Equal(f.ModTime()) {
+			known = prefixFile{size: f.Size(), time: f.ModTime()}
+			r, err := session.Open(filepath.Join(d.path, f.Name()))
+			if err == nil {
+				known.header = r.Header
+				known.header.Extra = nil
+				r.Close()
+			} else if !errors.Is(err, ErrSession) {
+				continue // it may be readable the next time
+			}
+		}
+		now[f.Name()] = known
+	}
+	d.known = now
+	return now
 }
 
 // files returns the states' files, the least recently used first.
@@ -122,16 +162,11 @@ func (d *prefixDir) longest(ids []int, length int) *Sequence {
 		ids  int
 	}
 	var candidates []candidate
-	for _, f := range files {
-		path := filepath.Join(d.path, f.Name())
-		r, err := session.Open(path)
-		if err != nil {
-			continue
-		}
-		r.Close()
-		n := len(r.Header.IDs)
-		if n > length && n < len(ids) && r.Header.Computed == n && r.Header.Of().Matches(fingerprint) && slices.Equal(r.Header.IDs, ids[:n]) {
-			candidates = append(candidates, candidate{path, n})
+	for name, f := range d.headers(files) {
+		h := f.header
+		n := len(h.IDs)
+		if n > length && n < len(ids) && h.Computed == n && h.Of().Matches(fingerprint) && slices.Equal(h.IDs, ids[:n]) {
+			candidates = append(candidates, candidate{filepath.Join(d.path, name), n})
 		}
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(b.ids, a.ids) })

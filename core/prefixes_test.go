@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/k3infer/k3/core"
 )
@@ -165,6 +166,10 @@ func TestAPrefixOnDiskIsFoundLater(t *testing.T) {
 	if n := computed(append(slices.Clone(prompt[:2]), 30, 31)); n != 2 {
 		t.Errorf("%d of 2 were computed", n)
 	}
+	// The whole of a text would leave nothing to compute logits from.
+	if n := computed(slices.Clone(text[:len(text)-1])); n != 2 {
+		t.Errorf("%d of a whole kept text were computed", n)
+	}
 	if n := computed([]int{30, 31}); n != 0 {
 		t.Errorf("%d of another text were computed", n)
 	}
@@ -218,5 +223,66 @@ func TestAPrefixOnDiskIsFoundLater(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "note")); err != nil {
 		t.Error("a file that is none of its own was removed")
+	}
+}
+
+// A directory may have thousands of files. Each is opened once, and again when it has changed, not for every sequence.
+func TestAFileOfPrefixesIsOpenedAgainOnlyWhenItHasChanged(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, core.Options{Sequences: 3})
+	kept := e.NewPrefixes(0)
+	t.Cleanup(kept.Close)
+	if err := kept.OnDisk(dir, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	keep := func(ids ...int) string {
+		t.Helper()
+		before, _ := filepath.Glob(filepath.Join(dir, "*"))
+		s := sequence(t, e)
+		if _, err := e.Generate(t.Context(), s, ids, core.GenerateOptions{MaxTokens: 1}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := kept.Keep(s); err != nil {
+			t.Fatal(err)
+		}
+		after, _ := filepath.Glob(filepath.Join(dir, "*"))
+		i := slices.IndexFunc(after, func(f string) bool { return !slices.Contains(before, f) })
+		return after[i]
+	}
+	computed := func(ids ...int) int {
+		t.Helper()
+		s, err := kept.Sequence(ids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		return s.Computed()
+	}
+	one, two := keep(10, 11, 12), keep(20, 21, 22)
+	if a, b := computed(10, 11, 12, 13), computed(20, 21, 22, 23); a != 3 || b != 3 {
+		t.Fatalf("%d and %d of 3 are computed", a, b)
+	}
+	// The content of one in the place of the other, with the same size and time: who opens it sees the difference.
+	info, err := os.Stat(two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(os.WriteFile(two, data, 0o600), os.Chtimes(two, info.ModTime(), info.ModTime()), os.Remove(one))
+	if err != nil || int64(len(data)) != info.Size() {
+		t.Fatalf("%v, files of %d and %d bytes", err, len(data), info.Size())
+	}
+	if n := computed(10, 11, 12, 13); n != 0 {
+		t.Errorf("a file that has not changed was opened again: %d computed", n)
+	}
+	later := info.ModTime().Add(time.Hour)
+	if err := os.Chtimes(two, later, later); err != nil {
+		t.Fatal(err)
+	}
+	if n := computed(10, 11, 12, 13); n != 3 {
+		t.Errorf("a file that has changed was not opened again: %d computed", n)
 	}
 }

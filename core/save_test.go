@@ -115,6 +115,30 @@ func TestADamagedOrForeignSessionIsRefused(t *testing.T) {
 	}
 }
 
+// What waits in a session must fit, too: at most the context and the one token that was chosen last.
+func TestASessionWhoseWaitingIDsDoNotFitIsRefused(t *testing.T) {
+	const ids = 30
+	e := open(t, core.Options{})
+	s := sequence(t, e)
+	if _, err := e.Generate(t.Context(), s, prompt, core.GenerateOptions{MaxTokens: 1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.Append(make([]int, ids-len(s.IDs()))...)
+	path := filepath.Join(t.TempDir(), "waiting")
+	if err := s.Save(path, nil); err != nil {
+		t.Fatal(err)
+	}
+	for context, fits := range map[int]bool{len(prompt): false, ids - 2: false, ids - 1: true, ids: true} {
+		restored, _, err := open(t, core.Options{Context: context}).LoadSequence(path)
+		if fits != (err == nil) || !fits && !errors.Is(err, core.ErrContext) {
+			t.Errorf("%d ids in a context of %d: %v", ids, context, err)
+		}
+		if err == nil {
+			restored.Close()
+		}
+	}
+}
+
 // The fingerprint is the model's, not the directory's.
 func TestFingerprintFollowsTheWeights(t *testing.T) {
 	of := func(files disk.Files) checkpoint.Fingerprint {

@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -135,6 +136,77 @@ func TestGuessesDoNotRunPastAStop(t *testing.T) {
 		rest, err := e.Generate(t.Context(), s, nil, core.GenerateOptions{MaxTokens: 9 - stopAt}, nil)
 		if err != nil || !slices.Equal(rest.IDs, plain.IDs[stopAt:]) {
 			t.Errorf("after a stop at %d: %v, %v", stopAt, rest.IDs, err)
+		}
+	}
+}
+
+// Guesses that would not fit into the context are not taken along: the text ends where it ends without them.
+func TestGuessesDoNotOverrunTheContext(t *testing.T) {
+	const context = 20
+	e := open(t, core.Options{Sequences: 7, Context: context})
+	o := core.GenerateOptions{MaxTokens: 100}
+	plain, err := e.Generate(t.Context(), sequence(t, e), prompt, o, nil)
+	if err != nil || plain.Reason != core.StopContext || len(plain.IDs) != context-len(prompt)+1 {
+		t.Fatalf("without guesses: %d ids, %s, %v", len(plain.IDs), plain.Reason, err)
+	}
+	text := slices.Concat(prompt, plain.IDs, make([]int, context))
+	furthest := 0
+	for most := 1; most <= 5; most++ {
+		asked := 0
+		draft := drafterFunc(func(history []int, n int) []int {
+			asked = max(asked, len(history)+n)
+			return text[len(history):][:n]
+		})
+		o.Speculate = speculate.Options{Most: most, Drafter: draft, Always: true}
+		out, err := e.Generate(t.Context(), sequence(t, e), prompt, o, nil)
+		if err != nil || out.Reason != core.StopContext || !slices.Equal(out.IDs, plain.IDs) {
+			t.Errorf("%d guesses: %v, %s, %v; without: %v", most, out.IDs, out.Reason, err, plain.IDs)
+		}
+		if asked > context {
+			t.Errorf("%d guesses: drafted up to position %d of %d", most, asked, context)
+		}
+		furthest = max(furthest, asked)
+	}
+	if furthest != context {
+		t.Errorf("no draft came nearer to the end than position %d of %d: this shows nothing", furthest, context)
+	}
+}
+
+// Whatever of the caller fails among right guesses, no guess hangs over the sequence: it goes on with the same text.
+func TestAFunctionThatFailsLeavesNoGuesses(t *testing.T) {
+	e := open(t, core.Options{Sequences: 12})
+	plain, err := e.Generate(t.Context(), sequence(t, e), prompt, core.GenerateOptions{MaxTokens: 9}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := slices.Concat(prompt, plain.IDs)
+	draft := drafterFunc(func(history []int, n int) []int { return text[len(history):min(len(history)+n, len(text))] })
+	broken := errors.New("broken")
+	for at := 2; at < 7; at++ {
+		for _, what := range []string{"emit", "OnLogits"} {
+			left := at
+			fail := func() error {
+				if left--; left == 0 {
+					return broken
+				}
+				return nil
+			}
+			o := core.GenerateOptions{MaxTokens: 9, Speculate: speculate.Options{Most: 5, Drafter: draft, Always: true}}
+			emit := func(int) error { return fail() }
+			if what == "OnLogits" {
+				left += len(prompt)
+				o.OnLogits, emit = func(int, []float32) error { return fail() }, nil
+			}
+			s := sequence(t, e)
+			if _, err := e.Generate(t.Context(), s, prompt, o, emit); !errors.Is(err, broken) {
+				t.Fatalf("%s %d: %v", what, at, err)
+			}
+			done := len(s.IDs()) - len(prompt)
+			rest, err := e.Generate(t.Context(), s, nil, core.GenerateOptions{MaxTokens: 9 - done}, nil)
+			if err != nil || !slices.Equal(rest.IDs, plain.IDs[done:]) {
+				t.Errorf("after %s failed in call %d: %v, %v; not %v", what, at, rest.IDs, err, plain.IDs[done:])
+			}
+			s.Close()
 		}
 	}
 }
