@@ -137,7 +137,7 @@ func TestAPrefixOnDiskIsFoundLater(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	second := open(t, core.Options{Threads: 1, Sequences: 9})
+	second := open(t, core.Options{Threads: 1, Sequences: 10})
 	later := second.NewPrefixes(1 << 30)
 	t.Cleanup(later.Close)
 	if err := later.OnDisk(dir, 1<<30); err != nil {
