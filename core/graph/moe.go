@@ -98,12 +98,20 @@ func (p *pass) route(l *layer, m *moeLayer) (routing, error) {
 	all := make([]int, 0, p.rows*c.TopK)
 	for row := range p.rows {
 		scores := p.scores[row*c.Experts:][:c.Experts]
+		if !p.alive(row) {
+			p.leaveOut(row)
+			continue
+		}
 		if !finite(scores) {
 			where := "the router's scores"
 			if e := p.config.Hidden; !finite(p.x[row*e:][:e]) {
 				where = "the router's input"
 			}
-			return routing{}, fmt.Errorf("%w in %s of row %d", ErrNumbers, where, row)
+			if err := p.fail(row, fmt.Errorf("graph: layer %d: mlp: %w in %s of row %d", l.index, ErrNumbers, where, row)); err != nil {
+				return routing{}, err
+			}
+			p.leaveOut(row)
+			continue
 		}
 		p.backend.Sigmoid(scores, scores)
 		picked := topK(scores, m.bias, c.TopK, all[len(all):len(all):cap(all)])
@@ -130,6 +138,13 @@ func (p *pass) route(l *layer, m *moeLayer) (routing, error) {
 	}
 	p.probe(l, "expert_weights", p.weights, c.TopK)
 	return out, nil
+}
+
+// leaveOut has no expert computed for a row.
+func (p *pass) leaveOut(row int) {
+	k, n := p.config.MoE.TopK, p.config.MoE.TopK*p.config.MoE.Latent
+	clear(p.weights[row*k:][:k])
+	clear(p.results[row*n:][:n])
 }
 
 // topK appends to dst the indexes of the k largest scores[i]+bias[i], largest first, the lower index first among equals.

@@ -52,7 +52,8 @@ func poolPass(t *testing.T, c *checkpoint.Config, rows int) *pass {
 	t.Cleanup(pool.Close)
 	sizes := newWorkspace(nil, c, pool.Backend(), rows, 64, 2)
 	w := newWorkspace(make([]float32, sizes.floats), c, pool.Backend(), rows, 64, 2)
-	return &pass{Model: &Model{config: c, pool: pool, backend: pool.Backend(), context: 64}, workspace: w, rows: rows}
+	return &pass{Model: &Model{config: c, pool: pool, backend: pool.Backend(), context: 64}, workspace: w, rows: rows,
+		runs: []run{{rows: rows}}, runOf: make([]int, rows)}
 }
 
 func smallConfig() *checkpoint.Config {

@@ -22,6 +22,16 @@ type equalError struct{}
 func (equalError) Error() string        { return "all logits are equal: the weights are damaged" }
 func (equalError) Is(target error) bool { return target == ErrNumbers }
 
+// Partial is the error of a pass in which the numbers of some sequences were at fault (ErrNumbers). Those are broken; the others
+// have all of it, as if they had been alone.
+type Partial struct{ Errors []error }
+
+// Error implements error.
+func (p *Partial) Error() string { return errors.Join(p.Errors...).Error() }
+
+// Unwrap gives errors.Is the error of each sequence.
+func (p *Partial) Unwrap() []error { return p.Errors }
+
 // errLeft is the cause of a broken sequence whose pass came to no end of its own.
 var errLeft = errors.New("a panic, or the end of its goroutine, cut it short")
 
@@ -60,6 +70,7 @@ type run struct {
 	first, rows int // rows [first, first+rows) of the pass
 	certain     int // the others are tentative
 	position    int // of the first row
+	failed      error
 }
 
 // pass is one Pass under way.
@@ -84,7 +95,8 @@ type pass struct {
 // ones wait for State.Accept, which must be called before the sequence's next pass.
 //
 // A failure spoils every sequence of the pass (ErrBroken), and so does a panic of a hook, except where nothing was
-// computed: rows that do not fit (ErrContext), a sequence already broken, wrong arguments.
+// computed: rows that do not fit (ErrContext), a sequence already broken, wrong arguments. Numbers that are not finite in rows
+// of one sequence spoil that one alone: the error is a *Partial if there were others, and the logits of its rows are 0.
 func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Hooks) error {
 	p, err := m.newPass(ctx, rows, hooks)
 	if err != nil {
@@ -98,9 +110,12 @@ func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Ho
 	defer func() {
 		for _, r := range p.runs {
 			r.state.computing.Store(false)
-			if cause != nil {
+			switch {
+			case cause != nil:
 				r.state.spoil(cause)
-			} else {
+			case r.failed != nil:
+				r.state.spoil(r.failed)
+			default:
 				r.state.length += r.certain
 				r.state.tentative = r.rows - r.certain
 			}
@@ -113,8 +128,41 @@ func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Ho
 	if cause == nil && hooks.Complete != nil {
 		cause = hooks.Complete()
 	}
+	if failed := p.failures(); cause == nil && len(failed) > 0 {
+		return &Partial{failed}
+	}
 	return cause
 }
+
+// failures is the errors of the sequences that failed alone.
+func (p *pass) failures() (errs []error) {
+	for _, r := range p.runs {
+		if r.failed != nil {
+			errs = append(errs, r.failed)
+		}
+	}
+	return errs
+}
+
+// fail notes that a row's numbers are of no use. Its sequence takes no more part: what is computed for its rows is 0, so that
+// the others are not held up by it. The error is not nil if no sequence is left.
+func (p *pass) fail(row int, err error) error {
+	r := &p.runs[p.runOf[row]]
+	if r.failed == nil {
+		r.failed = err
+	}
+	for i := r.first; i < r.first+r.rows; i++ {
+		clear(p.slots[i*p.slotRows*p.config.Hidden:][:p.slotRows*p.config.Hidden])
+		clear(p.x[i*p.config.Hidden:][:p.config.Hidden])
+	}
+	if failed := p.failures(); len(failed) == len(p.runs) {
+		return errors.Join(failed...)
+	}
+	return nil
+}
+
+// alive reports whether a row's sequence takes part.
+func (p *pass) alive(row int) bool { return p.runs[p.runOf[row]].failed == nil }
 
 // newPass checks the rows and makes room in their sequences.
 func (m *Model) newPass(ctx context.Context, rows []Row, hooks Hooks) (*pass, error) {
@@ -254,6 +302,9 @@ func (p *pass) layer(l *layer) error {
 	} else {
 		err = p.moe(l, l.moe)
 	}
+	if errors.Is(err, ErrNumbers) {
+		return err // it says where
+	}
 	if err != nil {
 		return fmt.Errorf("graph: layer %d: mlp: %w", l.index, err)
 	}
@@ -261,7 +312,9 @@ func (p *pass) layer(l *layer) error {
 	p.each(func(i int) { add(p.running(i), p.out[i*e:][:e]) })
 	for i := range p.rows {
 		if !finite(p.running(i)) {
-			return fmt.Errorf("graph: layer %d: %w in the residual of row %d", l.index, ErrNumbers, i)
+			if err := p.fail(i, fmt.Errorf("graph: layer %d: %w in the residual of row %d", l.index, ErrNumbers, i)); err != nil {
+				return err
+			}
 		}
 	}
 	if p.hooks.Probe != nil {
@@ -295,11 +348,22 @@ func (p *pass) logits(rows []Row, logits []float32, wanted int) error {
 		}
 		row := logits[n*vocab:][:vocab]
 		n++
-		if !finite(row) {
-			return fmt.Errorf("graph: lm_head: %w in the logits of row %d", ErrNumbers, i)
+		var err error
+		switch {
+		case !p.alive(i):
+		case !finite(row):
+			err = fmt.Errorf("graph: lm_head: %w in the logits of row %d", ErrNumbers, i)
+		case vocab > 1 && !slices.ContainsFunc(row, func(v float32) bool { return v != row[0] }):
+			err = fmt.Errorf("graph: lm_head: row %d: %w", i, errEqual)
 		}
-		if vocab > 1 && !slices.ContainsFunc(row, func(v float32) bool { return v != row[0] }) {
-			return fmt.Errorf("graph: lm_head: row %d: %w", i, errEqual)
+		if err != nil {
+			err = p.fail(i, err)
+		}
+		if !p.alive(i) {
+			clear(row)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
