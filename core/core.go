@@ -78,6 +78,7 @@ type Options struct {
 	// TrunkMemory and ExpertMemory divide memory by hand; 0 leaves it to the plan.
 	TrunkMemory, ExpertMemory int64
 	Sequences                 int    // most that are open at a time, which the plan makes room for; 0: 1
+	Tokens                    int    // most of all open sequences together; 0: Context for each
 	Guesses                   int    // most guessed rows of a sequence in a pass
 	AllLogits                 bool   // the plan makes room for the logits of every row
 	Policy                    string // name of a registered cache policy; "" is DefaultPolicy
@@ -128,15 +129,16 @@ type Engine struct {
 	tiles     *tape.Tiles
 	matrices  []tape.Matrix  // of the tape
 	layerTime []atomic.Int64 // nanoseconds spent in each layer, lm_head last
+	counted   []Cost         // what the passes so far have been told of
 	limited   int64          // its share of the limit of the Go heap
 	disk      *disk.Pool
 	tape      *tape.Stream
 	experts   *experts.Cache
 	graph     *graph.Model
 
-	turn      turn // of a pass, and of whatever uses the graph's workspace
-	sequences atomic.Int64
-	noticing  sync.Mutex // held during a call of Options.Notice
+	turn     turn // of a pass, and of whatever uses the graph's workspace
+	room     *room
+	noticing sync.Mutex // held during a call of Options.Notice
 
 	tokenizerOnce sync.Once
 	tokenizer     *tokenizer.Tokenizer
@@ -162,6 +164,7 @@ func (e *Engine) open(ctx context.Context) error {
 	// What the Go heap must not grow beyond, so that the promise about the whole process holds.
 	e.limited = e.plan.GoLimit
 	limitHeap(e.limited)
+	e.room = newRoom(o.Sequences, min(graph.Pages(o.Tokens)+o.Sequences-1, o.Sequences*graph.Pages(o.Context)))
 	e.pool = kernel.NewPool(backend, o.Threads)
 	e.disk = disk.NewPool(disk.Config{Readers: o.Readers, Buffered: o.Buffered, Fallback: func(file string, why error) {
 		e.notice("%s is read through the page cache: %v", file, why)
@@ -202,7 +205,7 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 	}
 	c := e.model.Config
 	switch limit := c.MaxPositions; {
-	case o.Context < 0 || o.PrefillChunk < 0 || o.Threads < 0 || o.Sequences < 0 || o.Guesses < 0 || o.Readers < 0:
+	case o.Context < 0 || o.PrefillChunk < 0 || o.Threads < 0 || o.Sequences < 0 || o.Tokens < 0 || o.Guesses < 0 || o.Readers < 0:
 		return nil, fmt.Errorf("core: open: context %d, prefill chunk %d, threads %d, sequences %d, guesses %d, readers %d: none may be negative",
 			o.Context, o.PrefillChunk, o.Threads, o.Sequences, o.Guesses, o.Readers)
 	case o.Context == 0 && limit > 0:
@@ -219,6 +222,9 @@ func (e *Engine) prepare(ctx context.Context) (kernel.Backend, error) {
 		o.Readers = DefaultReaders
 	}
 	o.Sequences = max(o.Sequences, 1)
+	if o.Tokens == 0 {
+		o.Tokens = o.Sequences * o.Context
+	}
 	var free memory.Limit // where nothing is promised
 	if o.Memory == 0 {
 		machine := memory.Probe()
@@ -343,6 +349,7 @@ func plan(o Options, c *checkpoint.Config, backend kernel.Backend, r memory.Requ
 	r.Tokenizer, r.Logits, r.AllLogits = int64(c.Vocab)*tokenizerBytes, 4*int64(c.Vocab), o.AllLogits
 	r.State, r.Position, r.Guess = int64(state), int64(position), int64(graph.GuessBytes(c))
 	r.Sequences, r.Context, r.Guesses, r.PrefillRows = o.Sequences, o.Context, o.Guesses, o.PrefillChunk
+	r.Tokens = o.Tokens
 	r.ExpertsAll, r.TopK = (c.Layers-c.DenseLayers)*c.MoE.Experts, c.MoE.TopK
 	return memory.Make(r)
 }

@@ -33,6 +33,14 @@ type GenerateOptions struct {
 	Interrupt <-chan struct{}
 }
 
+// check is the error of options that make no sense.
+func (o GenerateOptions) check() error {
+	if o.MaxTokens < 1 {
+		return fmt.Errorf("core: generate: %d tokens: must be at least 1", o.MaxTokens)
+	}
+	return nil
+}
+
 // Progress is where a Generate stands.
 type Progress struct {
 	Prefill       bool
@@ -55,12 +63,29 @@ const (
 	StopInterrupt StopReason = "interrupted" // GenerateOptions.Interrupt was closed
 )
 
-// Phase is what one part of a Generate cost.
+// Phase is what one part of a Generate cost. Of a pass that it shared with other texts it counts what each layer took in full,
+// because it waited for that, and of the bytes and experts as much as it had of the rows.
 type Phase struct {
 	Tokens int    // tokens computed (prefill) or generated (decode)
 	Passes int    // passes over the weights
+	Rows   int    // rows of those passes, of all texts
 	Cost          // Time is all of the phase's; the rest, the sum over the layers
 	Layers []Cost // by layer, lm_head last
+}
+
+// pass counts a pass, of whose rows the text had some.
+func (p *Phase) pass(costs []Cost, own, rows int) {
+	p.Passes++
+	p.Rows += rows
+	if p.Layers == nil {
+		p.Layers = make([]Cost, len(costs))
+	}
+	for i, c := range costs {
+		c = c.share(own, rows)
+		p.Layers[i].add(c, 1)
+		c.Time = 0
+		p.add(c, 1)
+	}
 }
 
 // Outcome is what Generate did.
@@ -86,151 +111,251 @@ type Guesses struct {
 // On an error the outcome has what was generated before. ErrContext before the first pass says that the prompt does not
 // fit; a cancelled ctx breaks the sequence, Interrupt does not.
 func (e *Engine) Generate(ctx context.Context, s *Sequence, prompt []int, o GenerateOptions, emit func(id int) error) (Outcome, error) {
-	var out Outcome
+	if err := e.turn.nested(); err != nil {
+		return Outcome{}, fmt.Errorf("core: generate: %w", err)
+	}
+	var p single
+	defer p.free()
+	return e.generate(ctx, &p, s, prompt, o, emit)
+}
+
+// generate is Generate with passes of p's choice.
+func (e *Engine) generate(ctx context.Context, p passer, s *Sequence, prompt []int, o GenerateOptions, emit func(id int) error) (out Outcome, err error) {
 	sampler, err := sample.New(o.Sample)
 	if err != nil {
 		return out, err
 	}
-	if err := e.turn.nested(); err != nil {
-		return out, fmt.Errorf("core: generate: %w", err)
+	if err := o.check(); err != nil {
+		return out, err
 	}
-	switch {
-	case o.MaxTokens < 1:
-		return out, fmt.Errorf("core: generate: %d tokens: must be at least 1", o.MaxTokens)
-	case s.engine != e:
+	if s.engine != e {
 		return out, errors.New("core: generate: a sequence of another engine")
-	case s.Err() != nil:
-		return out, s.Err()
-	case len(s.waiting())+len(prompt) == 0:
-		return out, fmt.Errorf("core: generate: %w", ErrPrompt)
-	case len(s.ids)+len(prompt) > e.Context():
-		return out, fmt.Errorf("core: generate: %w: %d tokens do not fit into %d", ErrContext, len(s.ids)+len(prompt), e.Context())
 	}
-	for _, id := range prompt {
-		if id < 0 || id >= e.model.Config.Vocab {
-			return out, fmt.Errorf("core: generate: %w: %d is not in [0, %d)", ErrToken, id, e.model.Config.Vocab)
-		}
+	if err := s.fits(prompt); err != nil {
+		return out, err
 	}
 	s.Append(prompt...)
-	g := generation{engine: e, sequence: s, options: o, sampler: sampler, emit: emit, drafter: o.Speculate.Drafter}
-	defer func() { g.memory.Free() }()
-	before := read(e.Costs())
-	g.read = func() int64 { return read(e.Costs()) - before }
+	g := generation{passer: p, sequence: s, options: o, sampler: sampler, emit: emit, drafter: o.Speculate.Drafter, out: &out}
 	if g.drafter == nil {
 		g.drafter = speculate.NGram{}
 	}
-	computed := s.Computed()
-	reason, err := g.phase(&out.Prefill, func() (StopReason, error) { return g.prefill(ctx) })
-	out.Prefill.Tokens = s.Computed() - computed
-	if err == nil && reason == "" {
-		reason, err = g.phase(&out.Decode, func() (StopReason, error) { return g.decode(ctx) })
-		out.Decode.Tokens = len(g.ids) - 1
+	g.total, g.before, g.shown = len(s.waiting()), s.Computed(), s.Computed()
+	start := time.Now()
+	out.Reason, err = g.run(ctx, &out.Prefill, 1)
+	out.Prefill.Time = time.Since(start)
+	out.Prefill.Tokens = s.Computed() - g.before
+	if err == nil && out.Reason == "" {
+		start = time.Now()
+		out.Reason, err = g.run(ctx, &out.Decode, o.MaxTokens)
+		out.Decode.Time = time.Since(start)
+		out.Decode.Tokens = len(out.IDs) - 1
 	}
-	out.IDs, out.Reason, out.Guesses = g.ids, reason, g.guesses
 	out.Guesses.Saved = time.Duration(g.pacer.Saved() * float64(time.Second))
 	return out, err
 }
 
+// passer computes what a text wants next.
+type passer interface {
+	// pass computes rows of the text. It returns errAgain where it could not, and the sequence has gone back to an earlier state.
+	pass(ctx context.Context, w *want) error
+}
+
+// errAgain says that ids of a sequence wait once more.
+var errAgain = errors.New("to be computed again")
+
+// want is the rows that a text wants next, and what came of them.
+type want struct {
+	sequence *Sequence
+	ids      []int // which wait; at least one, and as many of the first of them as is convenient, are computed
+	guesses  []int // which follow them, and are computed if all ids are
+	every    bool  // logits after every row, and not only after the last id and each guess
+	onLayer  func(layer, rows int, read int64)
+	prompt   bool // no token has been chosen so far
+
+	taken  int         // ids computed
+	logits [][]float32 // valid until release
+	costs  []Cost      // of the whole pass
+	own    int         // rows of this text in it
+	rows   int         // rows of all texts in it
+	free   func()      // of the logits; nil: nothing to do
+}
+
+// release tells that the logits were used.
+func (w *want) release() {
+	if w.free != nil {
+		w.free()
+		w.free = nil
+	}
+}
+
+// fill appends the first n ids that w wants, and its guesses if those are all, to the rows of a pass.
+func (w *want) fill(rows []Row, n int) []Row {
+	for i, id := range w.ids[:n] {
+		rows = append(rows, Row{Sequence: w.sequence, Token: id, Logits: w.every || i == len(w.ids)-1})
+	}
+	if n == len(w.ids) {
+		for _, id := range w.guesses {
+			rows = append(rows, Row{Sequence: w.sequence, Token: id, Logits: true, Tentative: true})
+		}
+	}
+	return rows
+}
+
+// single computes the rows of one text in passes of their own.
+type single struct {
+	memory *memory.Block // for the logits of a pass
+}
+
+func (p *single) free() { p.memory.Free() }
+
+func (p *single) pass(ctx context.Context, w *want) (err error) {
+	e := w.sequence.engine
+	w.taken = min(len(w.ids), e.MaxRows())
+	w.guesses = w.guesses[:min(len(w.guesses), e.MaxRows()-w.taken)]
+	rows := w.fill(nil, w.taken)
+	w.own, w.rows = len(rows), len(rows)
+	var logits []float32
+	if p.memory, logits, err = e.logits(p.memory, logitsOf(rows)); err != nil {
+		return err
+	}
+	w.logits = slices.Collect(slices.Chunk(logits, e.model.Config.Vocab))
+	var onLayer func(int)
+	if w.onLayer != nil {
+		before := read(e.Costs())
+		onLayer = func(layer int) { w.onLayer(layer, len(rows), read(e.Costs())-before) }
+	}
+	w.costs, err = e.pass(ctx, rows, logits, onLayer)
+	return err
+}
+
+// logits returns memory for n rows of logits, which is the block given if that is large enough.
+func (e *Engine) logits(b *memory.Block, n int) (*memory.Block, []float32, error) {
+	wanted := n * e.model.Config.Vocab
+	if b == nil || len(b.Bytes()) < 4*wanted {
+		b.Free()
+		var err error
+		if b, err = e.account.Allocate(memory.Logits, 4*wanted); err != nil {
+			return nil, nil, err
+		}
+	}
+	return b, b.Float32s()[:wanted], nil
+}
+
 // generation is one Generate under way.
 type generation struct {
-	engine   *Engine
+	passer   passer
 	sequence *Sequence
 	options  GenerateOptions
 	sampler  *sample.Sampler
 	emit     func(id int) error
-	ids      []int // generated
-	passes   int
-	read     func() int64  // bytes so far
-	memory   *memory.Block // for the logits of a pass
+	out      *Outcome
+	total    int   // ids that waited at the beginning
+	before   int   // and those that were computed
+	shown    int   // positions whose logits OnLogits has seen
+	read     int64 // bytes of the passes so far
 
-	drafter  speculate.Drafter
-	pacer    speculate.Pacer
-	draft    []int // what was drafted for the pass
-	position int   // of the first row of the pass
-	guesses  Guesses
+	drafter speculate.Drafter
+	pacer   speculate.Pacer
+	draft   []int // what was drafted for the pass
 }
 
-// phase runs f and notes what it took.
-func (g *generation) phase(p *Phase, f func() (StopReason, error)) (StopReason, error) {
-	start, before, passes := time.Now(), g.engine.Costs(), g.passes
-	reason, err := f()
-	p.Passes, p.Layers = g.passes-passes, subtract(g.engine.Costs(), before)
-	for _, c := range p.Layers {
-		p.add(c, 1)
-	}
-	p.Time = time.Since(start)
-	return reason, err
-}
-
-// prefill computes what waits in the sequence, chunk by chunk, and chooses the first token.
-func (g *generation) prefill(ctx context.Context) (StopReason, error) {
-	total, before := len(g.sequence.waiting()), g.sequence.Computed()
+// run computes what waits, chooses the token after it, and so on until there are enough.
+func (g *generation) run(ctx context.Context, phase *Phase, tokens int) (StopReason, error) {
 	for {
-		if g.interrupted() {
-			return StopInterrupt, nil
-		}
-		waiting := g.sequence.waiting()
-		n := min(len(waiting), g.engine.MaxRows())
-		last := n == len(waiting)
-		done := g.sequence.Computed() - before
-		logits, err := g.pass(ctx, waiting[:n], nil, last, Progress{Prefill: true, Done: done, Total: total})
-		if err == nil {
-			logits, err = g.show(logits, n)
-		}
-		if err != nil {
-			return "", err
-		}
-		if last {
-			return g.choose(logits[0])
-		}
-		if g.options.OnPrefill != nil {
-			if err := g.options.OnPrefill(); err != nil {
-				return "", err
-			}
-		}
-	}
-}
-
-// decode computes the token that waits, and guesses behind it, pass by pass.
-func (g *generation) decode(ctx context.Context) (StopReason, error) {
-	for {
-		switch {
-		case len(g.ids) >= g.options.MaxTokens:
+		switch s := g.sequence; {
+		case len(g.out.IDs) >= tokens && tokens < g.options.MaxTokens:
+			return "", nil
+		case len(g.out.IDs) >= tokens:
 			return StopLength, nil
-		case g.sequence.Computed() >= g.engine.Context():
+		case s.Computed() >= s.Context():
 			return StopContext, nil
 		case g.interrupted():
 			return StopInterrupt, nil
 		}
-		taken, certain := g.guess(), g.sequence.waiting()
-		start := time.Now()
-		logits, err := g.pass(ctx, certain, taken, true, Progress{Done: len(g.ids), Total: g.options.MaxTokens})
-		if err != nil {
-			return "", err
-		}
-		seconds := time.Since(start).Seconds()
-		reason, accepted, err := g.check(logits, len(certain), taken)
-		g.pacer.Observe(len(taken), accepted, seconds)
-		g.guesses.Proposed += len(taken)
-		g.guesses.Accepted += accepted
-		if reason != "" || err != nil {
+		reason, err := g.step(ctx, phase)
+		if err != nil || reason != "" {
 			return reason, err
 		}
 	}
 }
 
-// guess drafts what may follow and returns how much of it the next pass takes along.
-func (g *generation) guess() []int {
-	o := g.options.Speculate
-	room := min(g.options.MaxTokens-len(g.ids)-1, g.engine.Context()-len(g.sequence.ids), g.engine.MaxRows()-1)
-	n := min(o.Most, room)
-	if n <= 0 {
-		g.draft = g.draft[:0]
+// step is one pass and what follows from it.
+func (g *generation) step(ctx context.Context, phase *Phase) (reason StopReason, err error) {
+	s := g.sequence
+	w := want{sequence: s, ids: s.waiting(), every: g.options.OnLogits != nil, prompt: len(g.out.IDs) == 0}
+	w.guesses = g.guess(len(w.ids))
+	if g.options.Progress != nil {
+		at := Progress{Done: len(g.out.IDs), Total: g.options.MaxTokens, Layers: s.engine.model.Config.Layers}
+		if w.prompt {
+			at.Prefill, at.Done, at.Total = true, s.Computed()-g.before, g.total
+		}
+		w.onLayer = func(layer, rows int, read int64) {
+			at.Layer, at.Rows, at.Read = layer, rows, func() int64 { return g.read + read }
+			g.options.Progress(at)
+		}
+	}
+	position, start := s.Computed(), time.Now()
+	accepted := 0
+	// Whatever ends it, a panic of the caller's functions included: the guesses must not hang over the sequence.
+	defer func() {
+		w.release()
+		if len(s.guesses) == 0 {
+			return
+		}
+		if e := s.keep(accepted); err == nil {
+			err = e
+		}
+	}()
+	err = g.passer.pass(ctx, &w)
+	if errors.Is(err, errAgain) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	seconds := time.Since(start).Seconds()
+	phase.pass(w.costs, w.own, w.rows)
+	g.read = g.out.Prefill.Read() + g.out.Decode.Read()
+	if w.every {
+		for i := range w.taken {
+			if err := g.show(position+i, w.logits[i]); err != nil {
+				return "", err
+			}
+		}
+	}
+	if w.taken < len(w.ids) {
+		w.release()
+		if g.options.OnPrefill != nil && w.prompt {
+			return "", g.options.OnPrefill()
+		}
+		return "", nil
+	}
+	if w.every {
+		w.logits = w.logits[w.taken-1:]
+	}
+	reason, err = g.check(&w, position+w.taken, &accepted)
+	g.out.Guesses.Accepted += accepted
+	if !w.prompt {
+		g.pacer.Observe(len(w.guesses), accepted, seconds)
+		g.out.Guesses.Proposed += len(w.guesses)
+	}
+	return reason, err
+}
+
+// guess drafts what may follow and returns how much of it the next pass takes along with the ids that wait.
+func (g *generation) guess(waiting int) []int {
+	o, s := g.options.Speculate, g.sequence
+	g.draft = g.draft[:0]
+	if len(g.out.IDs) == 0 {
 		return nil
 	}
-	g.draft = g.drafter.Draft(g.draft[:0], g.sequence.ids, n)
+	n := min(o.Most, g.options.MaxTokens-len(g.out.IDs)-1, s.Context()-len(s.ids), s.engine.MaxRows()-waiting)
+	if n <= 0 {
+		return nil
+	}
+	g.draft = g.drafter.Draft(g.draft, s.ids, n)
 	for i, id := range g.draft {
-		if i == n || id < 0 || id >= g.engine.model.Config.Vocab {
+		if i == n || id < 0 || id >= s.engine.model.Config.Vocab {
 			g.draft = g.draft[:i]
 			break
 		}
@@ -241,100 +366,46 @@ func (g *generation) guess() []int {
 	return g.draft[:g.pacer.Allow(len(g.draft))]
 }
 
-// check chooses tokens from the logits of the waiting token and of the guesses that were taken, as long as the guesses
-// turn out right, and makes those part of the sequence.
-func (g *generation) check(logits [][]float32, certain int, taken []int) (reason StopReason, accepted int, err error) {
-	// Whatever ends it, a panic of the caller's functions included: the guesses must not hang over the sequence.
-	defer func() {
-		if e := g.sequence.keep(accepted); err == nil {
-			err = e
-		}
-	}()
-	if logits, err = g.show(logits, certain); err != nil {
-		return "", 0, err
-	}
+// check chooses tokens from the logits of the last id and of the guesses, as long as the guesses turn out right, and
+// counts those. position is that of the first guess.
+func (g *generation) check(w *want, position int, accepted *int) (reason StopReason, err error) {
 	for {
-		if reason, err = g.choose(logits[accepted]); err != nil {
-			return reason, accepted, err
+		logits, last := w.logits[*accepted], *accepted == len(w.guesses)
+		id, err := g.sampler.Next(logits, g.sequence.ids)
+		if err != nil {
+			return "", fmt.Errorf("core: choose token %d: %w", len(g.out.IDs), err)
 		}
-		chosen := g.ids[len(g.ids)-1]
-		if accepted == 0 && len(g.draft) > 0 {
-			g.pacer.Fared(chosen == g.draft[0])
+		if *accepted == 0 && len(g.draft) > 0 {
+			g.pacer.Fared(id == g.draft[0])
 		}
-		if reason != "" || accepted == len(taken) || chosen != taken[accepted] {
-			return reason, accepted, nil
+		last = last || id != w.guesses[*accepted]
+		if last {
+			w.release() // others may be waiting for it while this text is emitted
 		}
-		if g.options.OnLogits != nil {
-			if err := g.options.OnLogits(g.position+certain+accepted, logits[accepted+1]); err != nil {
-				return reason, accepted, err
+		if reason, err = g.take(id); reason != "" || err != nil || last {
+			return reason, err
+		}
+		if w.every {
+			if err := g.show(position+*accepted, w.logits[*accepted+1]); err != nil {
+				return reason, err
 			}
 		}
-		accepted++
+		*accepted++
 	}
 }
 
-// show gives the logits of the certain rows of a pass to OnLogits, and returns those that tokens are chosen from: of
-// the last certain row, if wanted, and of the guesses.
-func (g *generation) show(logits [][]float32, certain int) ([][]float32, error) {
-	if g.options.OnLogits == nil {
-		return logits, nil
+// show gives the logits of a position to OnLogits, once.
+func (g *generation) show(position int, logits []float32) error {
+	if position < g.shown {
+		return nil // it was computed again
 	}
-	for i, l := range logits[:certain] {
-		if err := g.options.OnLogits(g.position+i, l); err != nil {
-			return nil, err
-		}
-	}
-	return logits[certain-1:], nil
+	g.shown = position + 1
+	return g.options.OnLogits(position, logits)
 }
 
-// pass computes ids of the sequence, and guesses that follow them. It returns the logits of all of them if OnLogits
-// wants them, else those after the last id, if wanted, and after each guess. They are valid until the next pass.
-func (g *generation) pass(ctx context.Context, ids, guesses []int, last bool, at Progress) ([][]float32, error) {
-	rows := make([]Row, 0, len(ids)+len(guesses))
-	for i, id := range ids {
-		rows = append(rows, Row{Sequence: g.sequence, Token: id, Logits: g.options.OnLogits != nil || last && i == len(ids)-1})
-	}
-	for _, id := range guesses {
-		rows = append(rows, Row{Sequence: g.sequence, Token: id, Logits: true, Tentative: true})
-	}
-	var onLayer func(int)
-	if g.options.Progress != nil {
-		at.Rows, at.Layers, at.Read = len(rows), g.engine.model.Config.Layers, g.read
-		onLayer = func(layer int) {
-			at.Layer = layer
-			g.options.Progress(at)
-		}
-	}
-	vocab := g.engine.model.Config.Vocab
-	wanted := logitsOf(rows) * vocab
-	if err := g.room(wanted); err != nil {
-		return nil, err
-	}
-	g.position = g.sequence.Computed()
-	logits := g.memory.Float32s()[:wanted]
-	if err := g.engine.pass(ctx, rows, logits, onLayer); err != nil {
-		return nil, err
-	}
-	g.passes++
-	return slices.Collect(slices.Chunk(logits, vocab)), nil
-}
-
-// room makes sure that there is memory for n logits.
-func (g *generation) room(n int) (err error) {
-	if g.memory == nil || len(g.memory.Bytes()) < 4*n {
-		g.memory.Free()
-		g.memory, err = g.engine.account.Allocate(memory.Logits, 4*n)
-	}
-	return err
-}
-
-// choose takes the next token from the logits and says whether it was the last.
-func (g *generation) choose(logits []float32) (StopReason, error) {
-	id, err := g.sampler.Next(logits, g.sequence.ids)
-	if err != nil {
-		return "", fmt.Errorf("core: choose token %d: %w", len(g.ids), err)
-	}
-	g.ids = append(g.ids, id)
+// take makes a token part of the text and says whether it was the last.
+func (g *generation) take(id int) (StopReason, error) {
+	g.out.IDs = append(g.out.IDs, id)
 	g.sequence.Append(id)
 	if slices.Contains(g.options.Stop, id) {
 		return StopID, nil

@@ -54,7 +54,7 @@ func (p *Prefixes) Sequence(ids []int) (*Sequence, error) {
 	if ok {
 		state = kept.Clone
 	}
-	s, err := p.engine.begin(state)
+	s, err := p.engine.begin(p.engine.Context(), state)
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,10 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/k3infer/k3/core/graph"
 )
@@ -13,28 +15,82 @@ import (
 type Sequence struct {
 	engine  *Engine
 	state   *graph.State
+	context int   // most tokens it can have
 	ids     []int // computed, then waiting
 	guesses []int // the tentative rows of the last pass
 	closed  bool
 }
 
-// NewSequence returns an empty sequence. Close frees its state. As many may be open at a time as Options.Sequences
-// says; one more is an error that matches ErrNoFit.
-func (e *Engine) NewSequence() (*Sequence, error) { return e.begin(e.graph.NewState) }
+// NewSequence returns an empty sequence of up to Context tokens. Close frees its state. As many may be open at a time as
+// Options.Sequences says; one more is an error that matches ErrNoFit.
+func (e *Engine) NewSequence() (*Sequence, error) { return e.NewSequenceOf(e.Context()) }
 
-// begin opens a sequence of a state that is made once it is known that the plan has room for it.
-func (e *Engine) begin(state func() (*graph.State, error)) (*Sequence, error) {
-	if n := e.sequences.Add(1); n > int64(e.options.Sequences) {
-		e.sequences.Add(-1)
-		return nil, fmt.Errorf("core: open a sequence: %w: there is room for %d at a time (Options.Sequences), and no more",
-			ErrNoFit, e.options.Sequences)
+// NewSequenceOf returns an empty sequence of up to n tokens. All that are open have Options.Tokens together.
+func (e *Engine) NewSequenceOf(n int) (*Sequence, error) { return e.begin(n, e.graph.NewState) }
+
+// begin opens a sequence of up to n tokens, of a state that is made once it is known that the plan has room for it.
+func (e *Engine) begin(n int, state func() (*graph.State, error)) (*Sequence, error) {
+	if n < 1 || n > e.Context() {
+		return nil, fmt.Errorf("core: open a sequence: %w: %d tokens, not 1 to %d", ErrContext, n, e.Context())
+	}
+	if err := e.room.take(n); err != nil {
+		return nil, fmt.Errorf("core: open a sequence: %w", err)
 	}
 	s, err := state()
 	if err != nil {
-		e.sequences.Add(-1)
+		e.room.give(n)
 		return nil, err
 	}
-	return &Sequence{engine: e, state: s}, nil
+	return &Sequence{engine: e, state: s, context: n}, nil
+}
+
+// room is the sequences and their tokens that a plan has memory for.
+type room struct {
+	mu                sync.Mutex
+	sequences, tokens int           // that are not taken
+	all               [2]int        // with none taken
+	given             chan struct{} // is closed when some are given back; nil while nobody waits
+}
+
+// newRoom is room for so many sequences and pages of latents.
+func newRoom(sequences, pages int) *room {
+	return &room{sequences: sequences, tokens: pages, all: [2]int{sequences, pages}}
+}
+
+func (r *room) take(n int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pages := graph.Pages(n)
+	switch {
+	case r.sequences == 0:
+		return fmt.Errorf("%w: there is room for %d at a time (Options.Sequences), and no more", ErrNoFit, r.all[0])
+	case pages > r.tokens:
+		return fmt.Errorf("%w: %d tokens are wanted, and there is room for %d more (Options.Tokens)", ErrNoFit, n, r.tokens*graph.PageTokens)
+	}
+	r.sequences--
+	r.tokens -= pages
+	return nil
+}
+
+func (r *room) give(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sequences++
+	r.tokens += graph.Pages(n)
+	if r.given != nil {
+		close(r.given)
+		r.given = nil
+	}
+}
+
+// wait returns a channel that is closed when room is given back.
+func (r *room) wait() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.given == nil {
+		r.given = make(chan struct{})
+	}
+	return r.given
 }
 
 // Close frees the sequence's state.
@@ -42,8 +98,29 @@ func (s *Sequence) Close() {
 	if !s.closed {
 		s.closed = true
 		s.state.Free()
-		s.engine.sequences.Add(-1)
+		s.engine.room.give(s.context)
 	}
+}
+
+// Context is the most tokens the sequence can have.
+func (s *Sequence) Context() int { return s.context }
+
+// fits is nil if a Generate of prompt can begin.
+func (s *Sequence) fits(prompt []int) error {
+	switch n := len(s.ids) + len(prompt); {
+	case s.Err() != nil:
+		return s.Err()
+	case len(s.waiting())+len(prompt) == 0:
+		return fmt.Errorf("core: generate: %w", ErrPrompt)
+	case n > s.context:
+		return fmt.Errorf("core: generate: %w: %d tokens do not fit into %d", ErrContext, n, s.context)
+	}
+	for _, id := range prompt {
+		if vocab := s.engine.model.Config.Vocab; id < 0 || id >= vocab {
+			return fmt.Errorf("core: generate: %w: %d is not in [0, %d)", ErrToken, id, vocab)
+		}
+	}
+	return nil
 }
 
 // IDs returns all ids of the sequence, Computed() of them part of its state and the rest, such as the last token that
@@ -79,20 +156,26 @@ type Row struct {
 // The result has the logits of each row that asked, in the order of the rows, vocabulary wide. They are the caller's
 // own, on the Go heap, where the plan leaves no room for those of many rows: PassInto puts them elsewhere. A failure
 // breaks all sequences of the pass (ErrBroken), but rows that were refused (ErrContext, ErrToken, too many rows) leave
-// them as they were.
+// them as they were. Where only the numbers of some sequences were at fault, the error is a *PartialError: those are broken,
+// and the others have their rows and logits, as if they had been alone.
 func (e *Engine) Pass(ctx context.Context, rows []Row) ([][]float32, error) {
 	wanted, vocab := logitsOf(rows), e.model.Config.Vocab
 	all := make([]float32, min(wanted, e.MaxRows())*vocab) // more rows are refused
-	if err := e.PassInto(ctx, rows, all); err != nil {
+	err := e.PassInto(ctx, rows, all)
+	if partial := (*PartialError)(nil); err != nil && !errors.As(err, &partial) {
 		return nil, err
 	}
-	return slices.Collect(slices.Chunk(all, vocab)), nil
+	return slices.Collect(slices.Chunk(all, vocab)), err
 }
+
+// PartialError is the error of a pass in which the numbers of some sequences were at fault (ErrNumbers), and only of those.
+type PartialError = graph.Partial
 
 // PassInto is Pass with the logits in memory of the caller's choice, such as a memory.Block: those of the rows that
 // asked, one after the other, vocabulary wide.
 func (e *Engine) PassInto(ctx context.Context, rows []Row, logits []float32) error {
-	return e.pass(ctx, rows, logits, nil)
+	_, err := e.pass(ctx, rows, logits, nil)
+	return err
 }
 
 // logitsOf is the number of rows that ask for logits.
@@ -105,34 +188,37 @@ func logitsOf(rows []Row) (n int) {
 	return n
 }
 
-// pass is PassInto that also calls onLayer, unless it is nil, when a layer is about to be computed.
-func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer func(layer int)) error {
+// pass is PassInto that also calls onLayer, unless it is nil, when a layer is about to be computed, and returns what the pass
+// cost, layer by layer.
+func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer func(layer int)) (costs []Cost, err error) {
 	hooks := graph.Hooks{Routed: e.options.Routed, Probe: e.options.Probe}
 	if err := e.turn.take(onLayer != nil || hooks.Routed != nil || hooks.Probe != nil); err != nil {
-		return fmt.Errorf("core: pass: %w", err)
+		return nil, fmt.Errorf("core: pass: %w", err)
 	}
 	defer e.turn.give()
 	if len(rows) == 0 || len(rows) > e.MaxRows() {
-		return fmt.Errorf("core: pass: %d rows, not 1 to %d", len(rows), e.MaxRows())
+		return nil, fmt.Errorf("core: pass: %d rows, not 1 to %d", len(rows), e.MaxRows())
 	}
 	if need := logitsOf(rows) * e.model.Config.Vocab; len(logits) < need {
-		return fmt.Errorf("core: pass: room for %d logits, not for the %d of the rows that want some", len(logits), need)
+		return nil, fmt.Errorf("core: pass: room for %d logits, not for the %d of the rows that want some", len(logits), need)
 	}
 	inner := make([]graph.Row, len(rows))
 	next := map[*Sequence]int{}
 	fresh := make([]int, len(rows)) // positions of the rows that add an id to their sequences; -1 for others
 	for i, r := range rows {
 		if r.Sequence == nil || r.Sequence.engine != e {
-			return fmt.Errorf("core: pass: row %d belongs to no sequence of this engine", i)
+			return nil, fmt.Errorf("core: pass: row %d belongs to no sequence of this engine", i)
 		}
 		at, seen := next[r.Sequence]
 		if !seen {
 			at = r.Sequence.state.Len()
 		}
-		next[r.Sequence] = at + 1
+		if next[r.Sequence] = at + 1; at >= r.Sequence.context {
+			return nil, fmt.Errorf("core: pass: %w: row %d is beyond the %d tokens of its sequence", ErrContext, i, r.Sequence.context)
+		}
 		waits := at < len(r.Sequence.ids)
 		if waits && (r.Tentative || r.Sequence.ids[at] != r.Token) {
-			return fmt.Errorf("core: pass: row %d is id %d, but id %d waits in its sequence", i, r.Token, r.Sequence.ids[at])
+			return nil, fmt.Errorf("core: pass: row %d is id %d, but id %d waits in its sequence", i, r.Token, r.Sequence.ids[at])
 		}
 		if fresh[i] = at; waits || r.Tentative {
 			fresh[i] = -1
@@ -146,24 +232,29 @@ func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer
 			onLayer(layer)
 		}
 	}
-	defer func() { clock.enter(-1) }()
+	defer func() {
+		clock.enter(-1)
+		costs = e.spent()
+	}()
 	if err := e.changed(); err != nil {
-		return err
+		return nil, err
 	}
 	hooks.Complete = e.changed
-	if err := e.graph.Pass(ctx, inner, logits, hooks); err != nil {
-		return err
+	err = e.graph.Pass(ctx, inner, logits, hooks)
+	if partial := (*PartialError)(nil); err != nil && !errors.As(err, &partial) {
+		return nil, err
 	}
 	for i, r := range rows {
 		s := r.Sequence
 		switch {
+		case s.Err() != nil: // it alone failed
 		case r.Tentative:
 			s.guesses = append(s.guesses, r.Token)
 		case fresh[i] >= 0: // before what a hook may have appended
 			s.ids = slices.Insert(s.ids, fresh[i], r.Token)
 		}
 	}
-	return nil
+	return nil, err
 }
 
 // Accept makes the first n guesses of the sequence's last pass part of it and forgets the others.

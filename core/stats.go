@@ -1,6 +1,9 @@
 package core
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Cost is what computing took: wall time, what came from the disk, and how long computing waited for it.
 type Cost struct {
@@ -34,6 +37,17 @@ func (c *Cost) add(x Cost, sign int) {
 	c.ExpertHit += sign * x.ExpertHit
 }
 
+// share is what a text with some of a pass's rows is told of its cost.
+func (c Cost) share(own, rows int) Cost {
+	if own == rows {
+		return c
+	}
+	part := func(n int64) int64 { return int64(float64(n) * float64(own) / float64(rows)) }
+	c.TrunkRead, c.ExpertRead = part(c.TrunkRead), part(c.ExpertRead)
+	c.ExpertAsked, c.ExpertHit = int(part(int64(c.ExpertAsked))), int(part(int64(c.ExpertHit)))
+	return c
+}
+
 // Costs returns what all passes so far took, layer by layer, lm_head last. Bytes that were read ahead of a pass count when
 // they are read; a layer's time counts when it is done.
 func (e *Engine) Costs() []Cost {
@@ -51,6 +65,18 @@ func (e *Engine) Costs() []Cost {
 		c.ExpertRead, c.ExpertWait, c.ExpertAsked, c.ExpertHit = x.Read, x.Wait, x.Requests, x.Hits
 	}
 	return all
+}
+
+// spent returns what was spent since it was last called, layer by layer. Whoever calls it has the turn: what is read ahead between
+// two passes counts for the second.
+func (e *Engine) spent() []Cost {
+	now := e.Costs()
+	since := slices.Clone(now)
+	if e.counted != nil {
+		subtract(since, e.counted)
+	}
+	e.counted = now
+	return since
 }
 
 // clock measures the layers of one pass.

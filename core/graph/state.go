@@ -20,8 +20,13 @@ var ErrContext = errors.New("context is full")
 // errComputing is the error of what cannot be done with a state while a pass changes it.
 var errComputing = errors.New("graph: a pass over the sequence is under way")
 
-// latentRows is the number of positions the latent cache grows by.
-const latentRows = 64
+// PageTokens is the number of positions the latent cache grows by.
+const PageTokens = 64
+
+const latentRows = PageTokens
+
+// Pages is how many blocks of PageTokens positions a sequence of n tokens takes.
+func Pages(n int) int { return (n + PageTokens - 1) / PageTokens }
 
 // State is what one sequence remembers. A new one is at the beginning of a text.
 type State struct {

@@ -47,6 +47,7 @@ type Request struct {
 	Guess       int64 // of a sequence: what each guessed row of a pass adds
 	Sequences   int   // at least 1
 	Context     int   // tokens of a sequence, at least 1
+	Tokens      int   // of all sequences together; 0: Context for each
 	Guesses     int   // guessed rows of a sequence in a pass
 	PrefillRows int   // rows of a prompt that share a pass; 0 leaves it to the plan
 
@@ -190,7 +191,7 @@ func (r Request) least(rows, ring int) (p Plan, missing int64) {
 		{Workspace, r.Workspace(p.MaxRows, r.Context)},
 		{Logits, int64(logits) * r.Logits},
 		{State, sequences * r.State},
-		{Latents, sequences * int64(r.Context) * r.Position},
+		{Latents, int64(r.tokens()) * r.Position},
 		{Guesses, sequences * int64(r.Guesses) * r.Guess},
 		{TrunkScratch, r.TileScratch},
 	}
@@ -208,6 +209,14 @@ func (r Request) least(rows, ring int) (p Plan, missing int64) {
 		p.Total, p.Unused = p.sum(), 0
 	}
 	return p, -p.Unused
+}
+
+// tokens is the most that all sequences have together.
+func (r Request) tokens() int {
+	if all := r.Sequences * r.Context; r.Tokens == 0 || r.Tokens > all {
+		return all
+	}
+	return r.Tokens
 }
 
 func (p Plan) sum() (n int64) {
