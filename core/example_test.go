@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"sync"
 
 	_ "github.com/k3infer/k3/backends/all"
 	"github.com/k3infer/k3/core"
@@ -118,4 +119,46 @@ func ExampleSequence_Accept() {
 	// Output:
 	// [5]
 	// [5 6]
+}
+
+// Two texts share each pass over the weights, and are what they would be alone.
+func ExampleScheduler() {
+	ctx := context.Background()
+	engine, err := core.Open(ctx, core.Options{Files: disk.Dir("../presets/demo/checkpoint"), Sequences: 2, Context: 64})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer engine.Close()
+	words, err := engine.Tokenizer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	scheduler := engine.NewScheduler(core.SchedulerOptions{})
+	defer scheduler.Close()
+	prompts := []string{"The capital of Japan is", "The capital of Peru is"}
+	answers := make([]string, len(prompts))
+	var texts sync.WaitGroup
+	for i, prompt := range prompts {
+		texts.Go(func() {
+			ids, err := words.Encode(prompt)
+			if err != nil {
+				log.Fatal(err)
+			}
+			s, err := scheduler.Sequence(ctx, core.People, ids, len(ids)+4)
+			if err != nil {
+				log.Fatal(err)
+			}
+			defer s.Close()
+			out, err := scheduler.Generate(ctx, core.People, s, nil, core.GenerateOptions{MaxTokens: 4}, nil)
+			if err != nil {
+				log.Fatal(err)
+			}
+			text, _ := words.Decode(out.IDs)
+			answers[i] = string(text)
+		})
+	}
+	texts.Wait()
+	fmt.Printf("%q\n", answers)
+	// Output:
+	// [" Tokyo" " Lima.\n"]
 }

@@ -116,26 +116,28 @@ func (e *Engine) Generate(ctx context.Context, s *Sequence, prompt []int, o Gene
 	}
 	var p single
 	defer p.free()
-	return e.generate(ctx, &p, s, prompt, o, emit)
+	var out Outcome
+	err := e.generate(ctx, &p, &out, s, prompt, o, emit)
+	return out, err
 }
 
-// generate is Generate with passes of p's choice.
-func (e *Engine) generate(ctx context.Context, p passer, s *Sequence, prompt []int, o GenerateOptions, emit func(id int) error) (out Outcome, err error) {
+// generate is Generate with passes of p's choice. It fills out as it goes, so that a panic leaves what there is.
+func (e *Engine) generate(ctx context.Context, p passer, out *Outcome, s *Sequence, prompt []int, o GenerateOptions, emit func(id int) error) error {
 	sampler, err := sample.New(o.Sample)
 	if err != nil {
-		return out, err
+		return err
 	}
 	if err := o.check(); err != nil {
-		return out, err
+		return err
 	}
 	if s.engine != e {
-		return out, errors.New("core: generate: a sequence of another engine")
+		return errors.New("core: generate: a sequence of another engine")
 	}
 	if err := s.fits(prompt); err != nil {
-		return out, err
+		return err
 	}
 	s.Append(prompt...)
-	g := generation{passer: p, sequence: s, options: o, sampler: sampler, emit: emit, drafter: o.Speculate.Drafter, out: &out}
+	g := generation{passer: p, sequence: s, options: o, sampler: sampler, emit: emit, drafter: o.Speculate.Drafter, out: out}
 	if g.drafter == nil {
 		g.drafter = speculate.NGram{}
 	}
@@ -151,7 +153,7 @@ func (e *Engine) generate(ctx context.Context, p passer, s *Sequence, prompt []i
 		out.Decode.Tokens = len(out.IDs) - 1
 	}
 	out.Guesses.Saved = time.Duration(g.pacer.Saved() * float64(time.Second))
-	return out, err
+	return err
 }
 
 // passer computes what a text wants next.
@@ -178,6 +180,7 @@ type want struct {
 	own    int         // rows of this text in it
 	rows   int         // rows of all texts in it
 	free   func()      // of the logits; nil: nothing to do
+	fault  error       // onLayer panicked
 }
 
 // release tells that the logits were used.
@@ -312,6 +315,9 @@ func (g *generation) step(ctx context.Context, phase *Phase) (reason StopReason,
 	}
 	if err != nil {
 		return "", err
+	}
+	if w.fault != nil {
+		return "", fmt.Errorf("core: generate: progress: %w", w.fault)
 	}
 	seconds := time.Since(start).Seconds()
 	phase.pass(w.costs, w.own, w.rows)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/k3infer/k3/core/disk"
@@ -23,6 +24,7 @@ const prefixSuffix = ".k3s"
 // prefixDir keeps states as session files, named by what they hold.
 type prefixDir struct {
 	engine *Engine
+	mu     sync.Mutex
 	path   string
 	budget int64
 	known  map[string]prefixFile // by name; what was found in the files when they were last looked at
@@ -48,6 +50,8 @@ func (p *Prefixes) OnDisk(dir string, budget int64) error {
 
 // keep writes the computed part of a sequence, unless it is there or never fits.
 func (d *prefixDir) keep(s *Sequence) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	fingerprint, err := d.engine.Fingerprint()
 	if err != nil {
 		return err
@@ -148,7 +152,9 @@ func (d *prefixDir) room(bytes int64) error {
 
 // longest restores the longest kept text that ids begin with and go on after, if it is longer than length; nil if there is none.
 // A file that cannot be used is none.
-func (d *prefixDir) longest(ids []int, length int) *Sequence {
+func (d *prefixDir) longest(ids []int, length, tokens int) *Sequence {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	files, err := d.files()
 	if err != nil {
 		return nil
@@ -171,7 +177,7 @@ func (d *prefixDir) longest(ids []int, length int) *Sequence {
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(b.ids, a.ids) })
 	for _, c := range candidates {
-		s, _, err := d.engine.LoadSequence(c.path)
+		s, _, err := d.engine.loadSequence(c.path, tokens)
 		if errors.Is(err, ErrSession) {
 			os.Remove(c.path) // it is damaged, and in the way of a good one
 		}

@@ -93,6 +93,11 @@ func (s *Sequence) header(fingerprint checkpoint.Fingerprint, ids []int) session
 // LoadSequence restores what Save wrote, bit for bit, and returns what the caller had it keep. A file that is damaged or
 // foreign gives an error that matches ErrSession; one that is too long for Options.Context gives ErrContext.
 func (e *Engine) LoadSequence(path string) (*Sequence, json.RawMessage, error) {
+	return e.loadSequence(path, e.Context())
+}
+
+// loadSequence is LoadSequence for a text of up to n tokens.
+func (e *Engine) loadSequence(path string, n int) (*Sequence, json.RawMessage, error) {
 	r, err := session.Open(path)
 	if err != nil {
 		return nil, nil, err
@@ -110,10 +115,10 @@ func (e *Engine) LoadSequence(path string) (*Sequence, json.RawMessage, error) {
 	if slices.ContainsFunc(h.IDs, bad) {
 		return nil, nil, fmt.Errorf("core: load %s: %w: an id is not in the vocabulary", path, ErrSession)
 	}
-	if len(h.IDs) > e.Context()+1 || h.Computed > e.Context() {
-		return nil, nil, fmt.Errorf("core: load %s: %w: its %d tokens do not fit into %d", path, ErrContext, len(h.IDs), e.Context())
+	if len(h.IDs) > n+1 || h.Computed > n {
+		return nil, nil, fmt.Errorf("core: load %s: %w: its %d tokens do not fit into %d", path, ErrContext, len(h.IDs), n)
 	}
-	s, err := e.NewSequence()
+	s, err := e.NewSequenceOf(n)
 	if err != nil {
 		return nil, nil, err
 	}

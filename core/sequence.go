@@ -72,6 +72,14 @@ func (r *room) take(n int) error {
 	return nil
 }
 
+// ever is nil if n tokens fit when nothing else is open.
+func (r *room) ever(n int) error {
+	if pages := graph.Pages(n); pages > r.all[1] {
+		return fmt.Errorf("%w: %d tokens are wanted, and there is room for %d (Options.Tokens)", ErrNoFit, n, r.all[1]*graph.PageTokens)
+	}
+	return nil
+}
+
 func (r *room) give(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,6 +112,8 @@ func (s *Sequence) Close() {
 
 // Context is the most tokens the sequence can have.
 func (s *Sequence) Context() int { return s.context }
+
+func (s *Sequence) broken() bool { return s.closed || s.state.Err() != nil }
 
 // fits is nil if a Generate of prompt can begin.
 func (s *Sequence) fits(prompt []int) error {

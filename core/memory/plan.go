@@ -183,6 +183,9 @@ func (r Request) least(rows, ring int) (p Plan, missing int64) {
 	if r.AllLogits {
 		logits = r.Sequences * max(rows, 1+r.Guesses)
 	}
+	if r.Sequences > 1 {
+		logits *= 2 // a pass begins while results of the last are being read
+	}
 	sequences := int64(r.Sequences)
 	p.Items = []Item{
 		{Program, programBytes},
