@@ -168,9 +168,10 @@ var errAgain = errors.New("to be computed again")
 // want is the rows that a text wants next, and what came of them.
 type want struct {
 	sequence *Sequence
-	ids      []int // which wait; at least one, and as many of the first of them as is convenient, are computed
-	guesses  []int // which follow them, and are computed if all ids are
-	every    bool  // logits after every row, and not only after the last id and each guess
+	ids      []int   // which wait; at least one, and as many of the first of them as is convenient, are computed
+	guesses  []int   // which follow them, and are computed if all ids are
+	every    bool    // logits after every row, and not only after the last id and each guess
+	scores   []Score // of what follows each of the ids; nil: logits are wanted
 	onLayer  func(layer, rows int, read int64)
 	prompt   bool // no token has been chosen so far
 
@@ -194,6 +195,10 @@ func (w *want) release() {
 // fill appends the first n ids that w wants, and its guesses if those are all, to the rows of a pass.
 func (w *want) fill(rows []Row, n int) []Row {
 	for i, id := range w.ids[:n] {
+		if w.scores != nil {
+			rows = append(rows, Row{Sequence: w.sequence, Token: id, Score: &w.scores[i]})
+			continue
+		}
 		rows = append(rows, Row{Sequence: w.sequence, Token: id, Logits: w.every || i == len(w.ids)-1})
 	}
 	if n == len(w.ids) {
@@ -202,6 +207,40 @@ func (w *want) fill(rows []Row, n int) []Row {
 		}
 	}
 	return rows
+}
+
+// score computes the ids that wait in a sequence, all but the last, and how likely each of them makes the next.
+func (e *Engine) score(ctx context.Context, p passer, s *Sequence) ([]Score, error) {
+	if s.engine != e {
+		return nil, errors.New("core: score: a sequence of another engine")
+	}
+	if err := s.fits(nil); err != nil {
+		return nil, err
+	}
+	before, last := s.Computed(), len(s.ids)-1
+	scores := make([]Score, last)
+	for i := range scores {
+		scores[i].Next = s.ids[i+1]
+	}
+	for s.Computed() < last {
+		from := s.Computed() // below what it was, if all is computed again
+		w := want{sequence: s, ids: s.ids[from:last], scores: scores[from:], prompt: true}
+		if err := p.pass(ctx, &w); err != nil && !errors.Is(err, errAgain) {
+			return nil, err
+		}
+	}
+	return scores[min(before, last):], nil
+}
+
+// Score computes the ids that wait in a sequence, all but the last, which goes on waiting, and returns how likely each of them makes
+// the id after it.
+func (e *Engine) Score(ctx context.Context, s *Sequence) ([]Score, error) {
+	if err := e.turn.nested(); err != nil {
+		return nil, fmt.Errorf("core: score: %w", err)
+	}
+	var p single
+	defer p.free()
+	return e.score(ctx, &p, s)
 }
 
 // single computes the rows of one text in passes of their own.
@@ -234,6 +273,9 @@ func (p *single) pass(ctx context.Context, w *want) (err error) {
 // logits returns memory for n rows of logits, which is the block given if that is large enough.
 func (e *Engine) logits(b *memory.Block, n int) (*memory.Block, []float32, error) {
 	wanted := n * e.model.Config.Vocab
+	if n == 0 {
+		return b, nil, nil
+	}
 	if b == nil || len(b.Bytes()) < 4*wanted {
 		b.Free()
 		var err error

@@ -206,11 +206,26 @@ func (s *Scheduler) open(ids []int, n int) (*Sequence, error) {
 // go on. A text whose ctx ends leaves when the pass that it is in does, unbroken, and a pass that nobody wants any more ends within a
 // layer.
 func (s *Scheduler) Generate(ctx context.Context, lane Lane, sequence *Sequence, prompt []int, o GenerateOptions, emit func(id int) error) (out Outcome, err error) {
+	err = s.serve(ctx, lane, func(t *text) error { return s.engine.generate(ctx, t, &out, sequence, prompt, o, emit) })
+	return out, err
+}
+
+// Score is Engine.Score in passes that are shared with other texts.
+func (s *Scheduler) Score(ctx context.Context, lane Lane, sequence *Sequence) (scores []Score, err error) {
+	err = s.serve(ctx, lane, func(t *text) (err error) {
+		scores, err = s.engine.score(ctx, t, sequence)
+		return err
+	})
+	return scores, err
+}
+
+// serve has a text take part in passes while f runs. A panic of f is an error.
+func (s *Scheduler) serve(ctx context.Context, lane Lane, f func(t *text) error) (err error) {
 	t := &text{scheduler: s, lane: lane, ctx: ctx, ready: make(chan error, 1)}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return out, ErrStopped
+		return ErrStopped
 	}
 	s.texts = append(s.texts, t)
 	s.mu.Unlock()
@@ -223,11 +238,10 @@ func (s *Scheduler) Generate(ctx context.Context, lane Lane, sequence *Sequence,
 			err = fmt.Errorf("core: generate: %w", &PanicError{v, debug.Stack()})
 		}
 	}()
-	err = s.engine.generate(ctx, t, &out, sequence, prompt, o, emit)
-	return out, err
+	return f(t)
 }
 
-// text is one Generate of a scheduler. Its fields but for the first three belong to whoever holds the scheduler's mutex.
+// text is one Generate or Score of a scheduler. Its fields but for the first three belong to whoever holds the scheduler's mutex.
 type text struct {
 	scheduler *Scheduler
 	lane      Lane

@@ -157,7 +157,12 @@ type Row struct {
 	Tentative bool
 	// Logits asks for the logits that follow the token.
 	Logits bool
+	// Score, if not nil, asks how likely an id is to follow the token. It takes no room for logits.
+	Score *Score
 }
+
+// Score is how likely an id is to follow a row.
+type Score = graph.Score
 
 // Pass computes rows of any number of sequences in one reading of the weights. The rows of a sequence stand together, in
 // order, guesses last, and a sequence whose guesses await Accept takes no rows. A certain row that continues what Append
@@ -233,7 +238,7 @@ func (e *Engine) pass(ctx context.Context, rows []Row, logits []float32, onLayer
 		if fresh[i] = at; waits || r.Tentative {
 			fresh[i] = -1
 		}
-		inner[i] = graph.Row{State: r.Sequence.state, Token: r.Token, Tentative: r.Tentative, Logits: r.Logits}
+		inner[i] = graph.Row{State: r.Sequence.state, Token: r.Token, Tentative: r.Tentative, Logits: r.Logits, Score: r.Score}
 	}
 	clock := clock{engine: e, layer: -1}
 	hooks.Layer = func(layer int) {

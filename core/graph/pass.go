@@ -46,7 +46,12 @@ type Row struct {
 	Tentative bool
 	// Logits asks for the row's logits.
 	Logits bool
+	// Score, if not nil, asks how likely an id is to follow the row.
+	Score *Score
 }
+
+// wants tells whether the row needs lm_head.
+func (r Row) wants() bool { return r.Logits || r.Score != nil }
 
 // Probe is shown intermediate values: the layer, what they are, and width values for each row. Those values are only
 // valid during the call. Tests and studies use it; it costs nothing when nil.
@@ -174,6 +179,9 @@ func (m *Model) newPass(ctx context.Context, rows []Row, hooks Hooks) (*pass, er
 		if r.Token < 0 || r.Token >= m.config.Vocab {
 			return nil, fmt.Errorf("graph: %w: %d is not in [0, %d)", ErrToken, r.Token, m.config.Vocab)
 		}
+		if r.Score != nil && (r.Score.Next < 0 || r.Score.Next >= m.config.Vocab) {
+			return nil, fmt.Errorf("graph: score: %w: %d is not in [0, %d)", ErrToken, r.Score.Next, m.config.Vocab)
+		}
 		last := len(p.runs) - 1
 		if last < 0 || p.runs[last].state != r.State {
 			for _, other := range p.runs {
@@ -220,7 +228,7 @@ func (m *Model) newPass(ctx context.Context, rows []Row, hooks Hooks) (*pass, er
 func (p *pass) play(rows []Row, logits []float32) error {
 	wanted := 0
 	for _, r := range rows {
-		if r.Logits {
+		if r.wants() {
 			wanted++
 		}
 	}
@@ -332,13 +340,24 @@ func (p *pass) logits(rows []Row, logits []float32, wanted int) error {
 	p.attnres(p.h, p.outFold)
 	n := 0
 	for i, r := range rows {
-		if r.Logits {
+		if r.wants() {
 			p.backend.RMSNorm(p.x[n*e:][:e], p.h[i*e:][:e], p.finalNorm, p.config.NormEps)
 			n++
 		}
 	}
 	p.vectorsOf = nil
-	if err := p.matmulRows(p.head, logits, vocab, p.x, e, wanted); err != nil {
+	var err error
+	if scored := slices.ContainsFunc(rows, func(r Row) bool { return r.Score != nil }); scored {
+		var tallies []tally
+		if tallies, err = p.headByTiles(rows, logits, wanted); err == nil {
+			if err := p.fillScores(rows, tallies); err != nil {
+				return err
+			}
+		}
+	} else {
+		err = p.matmulRows(p.head, logits, vocab, p.x, e, wanted)
+	}
+	if err != nil {
 		return fmt.Errorf("graph: lm_head: %w", err)
 	}
 	n = 0
