@@ -12,7 +12,7 @@ import (
 
 // commands are the program's, in the order of the help.
 var commands = []func() *cobra.Command{
-	runCommand, chatCommand, tokenizeCommand, detokenizeCommand, doctorCommand, planCommand, inspectCommand, fabricateCommand, conformanceCommand,
+	runCommand, scoreCommand, chatCommand, tokenizeCommand, detokenizeCommand, doctorCommand, planCommand, inspectCommand, fabricateCommand, conformanceCommand,
 	downloadCommand, verifyCommand, packCommand, simulateCommand, benchCommand, presetsCommand, versionCommand, completionCommand,
 }
 

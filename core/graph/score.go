@@ -54,7 +54,7 @@ func (y *tally) end(score *Score) {
 //	ln(m 2^e) = e ln 2 + 2 (s + s^3/3 + s^5/5 + ...)
 func ln(x float64) float64 {
 	m, e := math.Frexp(x)
-	if m < math.Sqrt2/2 {
+	if m < 0.7071067811865476 {
 		m *= 2
 		e--
 	}
@@ -64,7 +64,7 @@ func ln(x float64) float64 {
 	for n := 21; n >= 1; n -= 2 {
 		sum = float64(sum*square) + 1/float64(n)
 	}
-	return float64(float64(e)*math.Ln2) + float64(2*float64(s*sum))
+	return float64(float64(e)*0.6931471805599453) + float64(2*float64(s*sum))
 }
 
 // headByTiles multiplies the rows that want logits or scores with lm_head tile by tile, and keeps of it what is wanted.
@@ -102,7 +102,7 @@ func (p *pass) headByTiles(rows []Row, logits []float32, wanted int) ([]tally, e
 	return tallies, err
 }
 
-// scores fills in the scores, of rows whose numbers are what they should be.
+// fillScores fills in the scores, of rows whose numbers are what they should be.
 func (p *pass) fillScores(rows []Row, tallies []tally) error {
 	n := 0
 	for i, r := range rows {
