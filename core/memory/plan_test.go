@@ -166,6 +166,48 @@ func TestWhatDoesNotFitIsRefusedWithWhatWould(t *testing.T) {
 	}
 }
 
+// Between two collections garbage piles up beside what lives: half as much again is reckoned with.
+func TestThePlanLeavesRoomForWhatTheCollectorHasNotFreedYet(t *testing.T) {
+	before, err := memory.Make(released(8 * gib))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, more := range map[string]func(*memory.Request){
+		"index":     func(r *memory.Request) { r.Index += 100 * mib },
+		"tokenizer": func(r *memory.Request) { r.Tokenizer += 100 * mib },
+	} {
+		r := released(8 * gib)
+		more(&r)
+		p, err := memory.Make(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := p.Bytes(memory.Heap) - before.Bytes(memory.Heap); n != 150*mib || p.GoLimit-before.GoLimit != n {
+			t.Errorf("100 MiB more of %s are %d MiB of the heap, and its limit rises by %d MiB", name, n>>20, (p.GoLimit-before.GoLimit)>>20)
+		}
+	}
+}
+
+// A model whose tokens choose one expert in a layer needs a slot for what comes beside the one that stays.
+func TestThePlanHasTwoSlotsAtLeastWhereThereAreTwoExperts(t *testing.T) {
+	for experts, want := range []int{0, 1, 2, 2} {
+		r := released(0)
+		r.TopK, r.ExpertsAll = 1, experts
+		p, err := memory.Make(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Slots != want {
+			t.Errorf("%d slots for %d experts, want %d", p.Slots, experts, want)
+		}
+		if r.Experts = r.ExpertSlot; experts > 1 {
+			if _, err := memory.Make(r); !errors.Is(err, memory.ErrNoFit) {
+				t.Errorf("memory for one of %d experts: %v", experts, err)
+			}
+		}
+	}
+}
+
 func TestEveryPlanKeepsItsPromiseAndMoreMemoryIsNeverLessSpeed(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	made := 0
