@@ -134,6 +134,7 @@ type checkpoints struct {
 	sequence *core.Sequence
 	since    int // tokens generated since the last
 	saved    int // tokens of the last; 0: there is none
+	computed int // how many of them it has the state of
 	notice   func(string)
 	failed   bool // the last one did: it was said
 }
@@ -147,7 +148,7 @@ func (c *checkpoints) token() {
 
 // prefill is called between the passes of a prompt.
 func (c *checkpoints) prefill() error {
-	if c.sequence.Computed()-c.saved >= c.every {
+	if c.sequence.Computed()-c.computed >= c.every {
 		c.save()
 	}
 	return nil
@@ -163,7 +164,7 @@ func (c *checkpoints) save() {
 	}
 	c.since = 0
 	if err == nil {
-		c.saved = len(c.sequence.IDs())
+		c.saved, c.computed = len(c.sequence.IDs()), c.sequence.Computed()
 	} else if !c.failed {
 		c.notice(fmt.Sprintf("the session is not saved on the way: %s", oneLine(err)))
 	}

@@ -193,3 +193,43 @@ func TestARunThatFailsSavesWhatIsWhole(t *testing.T) {
 		}
 	}
 }
+
+// A crash costs no more than the interval that was asked for, in a prompt as in the text, and the disk is not worn more
+// often either.
+func TestACheckpointIsWrittenAtEveryInterval(t *testing.T) {
+	engine, err := core.Open(t.Context(), core.Options{Files: demo.Files(), PrefillChunk: 1, Context: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	s, err := engine.NewSequence()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	path := filepath.Join(t.TempDir(), "half")
+	c := &checkpoints{path: path, every: 3, sequence: s, notice: func(text string) { t.Error(text) }}
+	written := func() bool { return os.Remove(path) == nil }
+	var at []int
+	o := core.GenerateOptions{MaxTokens: 7, OnPrefill: func() error {
+		err := c.prefill()
+		if written() {
+			at = append(at, s.Computed())
+		}
+		return err
+	}}
+	tokens := 0
+	_, err = engine.Generate(t.Context(), s, []int{1, 2, 3, 4, 5, 6, 7, 8}, o, func(int) error {
+		tokens++
+		if c.token(); written() {
+			at = append(at, 8+tokens)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{3, 6, 8 + 3, 8 + 6}; !slices.Equal(at, want) {
+		t.Errorf("checkpoints after %v ids of 8 + 7, want %v", at, want)
+	}
+}
