@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	_ "github.com/k3infer/k3/backends/all"
 	"github.com/k3infer/k3/backends/generic"
@@ -156,6 +157,25 @@ func firstMistake(b kernel.Backend, prefix string) error {
 func TestTheDotProductOfTheMistakesIsRightWithoutOne(t *testing.T) {
 	if err := firstMistake(mistaken{dot: dotWith(fma, canonical)}, "Dot"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A kernel that reads a byte more than it was given works, until that byte is on a page that is not there.
+func TestAReadBeyondTheWeightsIsNoticedWhateverTheirSize(t *testing.T) {
+	var longest int
+	var beyond byte
+	for _, size := range []int{0, 2 << 20} { // bytes of weights from which on the mistake is made
+		err := firstMistake(mistaken{dot: func(dst []float32, stride int, w kernel.Tile, x []float32, vectors int) {
+			if n := len(w.Data); n > size {
+				beyond ^= *(*byte)(unsafe.Add(unsafe.Pointer(&w.Data[0]), n))
+				longest = max(longest, n)
+			}
+			generic.Backend{}.Dot(dst, stride, w, x, vectors)
+		}}, "DotF32")
+		if err == nil && (size == 0 || longest > size) || err != nil && !strings.Contains(err.Error(), "fault") &&
+			!strings.Contains(err.Error(), "invalid memory address") {
+			t.Errorf("beyond more than %d bytes, of %d at most: %v, byte %d", size, longest, err, beyond)
+		}
 	}
 }
 
