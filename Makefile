@@ -5,13 +5,17 @@ GO       ?= go
 FUZZTIME ?= 10s
 # The packages whose every bit is part of the contract (docs/numerics.md), tested again as other processors would run them.
 NUMERIC  := ./core/kernel ./backends/... ./core/graph ./core/sample ./core ./conformance
+# What `make mutate` makes mistakes in, how many, and which.
+PACKAGES ?= ./core/... ./policies ./presets/...
+N        ?= 30
+SEED     ?= 1
 # A module of its own: the programs that write the assembly.
 GENERATORS := backends/_gen
 # The emulator of `make arm64` and, where this processor has no AVX2, of `make v3`.
 ARM64    ?= qemu-aarch64-static
 V3       ?= $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null || echo -exec '"qemu-x86_64-static -cpu Haswell"')
 
-.PHONY: build test race lint fused generate-check v1 v3 arm64 cross fuzz bench promise clean
+.PHONY: build test race lint fused generate-check v1 v3 arm64 cross fuzz mutate bench promise clean
 
 build: ## the k3 program, into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/k3
@@ -69,6 +73,9 @@ fuzz: ## every fuzz target for FUZZTIME
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x ./$$(dirname $$file) || exit 1; \
 		done; \
 	done
+
+mutate: ## whether the tests of PACKAGES notice N random mistakes
+	$(GO) run ./conformance/mutate -n $(N) -seed $(SEED) $(PACKAGES)
 
 bench: ## every benchmark, once
 	$(GO) test -run '^$$' -bench . -benchmem ./...
