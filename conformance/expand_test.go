@@ -2,16 +2,16 @@ package conformance
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"testing"
 
 	_ "github.com/k3infer/k3/backends/all"
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/kernel"
 )
 
 // A backend that expands compressed weights gives, for any bytes, what their description says.
 func TestExpandersAgreeWithTheDescription(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := random.New(t, 1, 2)
 	tested := 0
 	for _, d := range kernel.Drivers() {
 		if d.Missing() != "" {

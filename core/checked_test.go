@@ -2,7 +2,6 @@ package core_test
 
 import (
 	"errors"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
@@ -114,7 +114,7 @@ func TestNoBitOfAVerifiedModelCanBeLostUnnoticed(t *testing.T) {
 		names = slices.DeleteFunc(names, func(n string) bool {
 			return !strings.HasSuffix(n, ".safetensors") && !strings.HasSuffix(n, ".bin")
 		})
-		r := rand.New(rand.NewPCG(8, 9))
+		r := random.New(t, 8, 9)
 		caught, wrong := 0, 0
 		for try := range tries {
 			path := filepath.Join(files.Name(), names[r.IntN(len(names))])

@@ -3,10 +3,10 @@ package core_test
 import (
 	"errors"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/sample"
 	"github.com/k3infer/k3/core/speculate"
@@ -59,7 +59,7 @@ func TestGuessesNeverChangeTheText(t *testing.T) {
 		right := func(history []int, n int) []int {
 			return slices.Clone(text[min(len(history), len(text)):min(len(history)+n, len(text))])
 		}
-		rng := rand.New(rand.NewPCG(1, 1))
+		rng := random.New(t, 1, 1)
 		for how, draft := range map[string]drafterFunc{
 			"right": right,
 			"wrong": func(history []int, n int) []int {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/experts/replay"
 )
@@ -173,7 +174,7 @@ func TestPoliciesKeepTheRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(20) {
-				rng := rand.New(rand.NewPCG(seed, 1))
+				rng := random.New(t, seed, 1)
 				layers, n, capacity := 1+rng.IntN(6), 2+rng.IntN(20), 1+rng.IntN(30)
 				p, err := experts.NewPolicy(name, experts.Config{Layers: layers, Experts: n, Capacity: capacity, Seed: seed})
 				if err != nil {

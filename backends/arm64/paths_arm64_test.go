@@ -4,10 +4,10 @@ package arm64
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/k3infer/k3/backends/generic"
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/kernel"
 )
 
@@ -15,7 +15,7 @@ import (
 // of each kernel runs the assembly to the end.
 func TestAssemblyAloneDoesTheReleasedWidths(t *testing.T) {
 	neon, want := backend{}, generic.Backend{}
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := random.New(t, 1, 2)
 	floats := func(n int) []float32 {
 		x := make([]float32, n)
 		for i := range x {

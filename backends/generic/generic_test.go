@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/k3infer/k3/backends/generic"
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/kernel"
 )
 
@@ -41,7 +42,7 @@ func matrix(rng *rand.Rand, f kernel.Format, rows, cols int) (kernel.Tile, []flo
 // A sum of n rounded products is within (n+1) half units of the sum of their magnitudes, and 32 accumulators make that
 // n/32 + 6.
 func TestDotIsWithinTheRoundingErrorOf32Lanes(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
+	rng := random.New(t, 1, 1)
 	b := generic.Backend{}
 	for _, f := range []kernel.Format{kernel.F32, kernel.BF16, kernel.F16, kernel.MXFP4} {
 		for n := 1; n <= 400; n = n*5/4 + 1 {
@@ -77,7 +78,7 @@ func TestDotIsWithinTheRoundingErrorOf32Lanes(t *testing.T) {
 }
 
 func TestTransposedAddsTheRowsToWhatIsThere(t *testing.T) {
-	rng := rand.New(rand.NewPCG(2, 2))
+	rng := random.New(t, 2, 2)
 	for _, f := range []kernel.Format{kernel.F32, kernel.BF16, kernel.F16, kernel.MXFP4} {
 		const rows, cols, vectors = 37, 96, 3
 		w, wide := matrix(rng, f, rows, cols)
@@ -106,7 +107,7 @@ func TestTransposedAddsTheRowsToWhatIsThere(t *testing.T) {
 
 // The recurrence against the formulas of docs/model.md in float64.
 func TestKDAFollowsTheRecurrence(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 3))
+	rng := random.New(t, 3, 3)
 	const dim, tokens, stride = 24, 6, 30
 	draw := func(n int, scale float64) []float32 {
 		x := make([]float32, n)
@@ -154,7 +155,7 @@ func TestKDAFollowsTheRecurrence(t *testing.T) {
 }
 
 func TestNormsAndSoftmaxFollowTheirFormulas(t *testing.T) {
-	rng := rand.New(rand.NewPCG(4, 4))
+	rng := random.New(t, 4, 4)
 	b := generic.Backend{}
 	for n := 1; n < 300; n = n*3/2 + 1 {
 		x, w := make([]float32, n), make([]float32, n)

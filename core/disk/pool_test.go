@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/disk/disktest"
 	"github.com/k3infer/k3/core/memory"
@@ -408,7 +409,7 @@ func TestClosingThePoolEndsEveryReadOnce(t *testing.T) {
 }
 
 func TestArrangedPartsAreReadTogetherAndExactly(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
+	r := random.New(t, 5, 6)
 	data := disktest.Memory{"a": content(1<<20, 7), "b": content(300<<10, 8)}
 	pool := disk.NewPool(disk.Config{Readers: 2, Piece: 8 * disk.Block})
 	defer pool.Close()

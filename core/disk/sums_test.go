@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/memory"
 )
@@ -44,7 +45,7 @@ func sumsOf(r *rand.Rand, data []byte, longest int) *disk.Sums {
 	return disk.NewSums(lengths, crcs)
 }
 
-func random(r *rand.Rand, n int) []byte {
+func noise(r *rand.Rand, n int) []byte {
 	data := make([]byte, n)
 	for i := range data {
 		data[i] = byte(r.Uint32())
@@ -53,8 +54,8 @@ func random(r *rand.Rand, n int) []byte {
 }
 
 func TestUnitsAreFoundByAnyOffset(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	s := sumsOf(r, random(r, 100_000), 300)
+	r := random.New(t, 1, 2)
+	s := sumsOf(r, noise(r, 100_000), 300)
 	at, i := int64(0), 0
 	for off := range s.Size() {
 		if n, _ := s.Unit(i); off == at+int64(n) {
@@ -73,8 +74,8 @@ func TestUnitsAreFoundByAnyOffset(t *testing.T) {
 }
 
 func TestChecksumsOfUnitsAddUp(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	data := random(r, 50_000)
+	r := random.New(t, 3, 4)
+	data := noise(r, 50_000)
 	s := sumsOf(r, data, 2000)
 	var starts []int64
 	for i, at := 0, int64(0); i < s.Len(); i++ {
@@ -127,8 +128,8 @@ func poolRead(t *testing.T, f disk.File, piece int, ranges [][2]int) ([][]byte, 
 }
 
 func TestEveryReadOfAFileWithChecksumsIsChecked(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
-	data := random(r, 300_000)
+	r := random.New(t, 5, 6)
+	data := noise(r, 300_000)
 	for _, longest := range []int{10, 5000, 70_000} {
 		sums := sumsOf(r, data, longest)
 		for range 60 {
@@ -187,16 +188,16 @@ func TestEveryReadOfAFileWithChecksumsIsChecked(t *testing.T) {
 }
 
 func TestChecksumsOfAnotherSizeAreRefused(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 8))
-	data := random(r, 1000)
+	r := random.New(t, 7, 8)
+	data := noise(r, 1000)
 	if _, err := disk.Summed(&flaky{data: data[:999]}, sumsOf(r, data, 100)); err == nil {
 		t.Error("a file of 999 bytes took the checksums of 1000")
 	}
 }
 
 func TestTheEndOfAFileWithChecksumsIsTheEnd(t *testing.T) {
-	r := rand.New(rand.NewPCG(9, 10))
-	data := random(r, 1000)
+	r := random.New(t, 9, 10)
+	data := noise(r, 1000)
 	f, err := disk.Summed(&flaky{data: data}, sumsOf(r, data, 100))
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +211,7 @@ func TestTheEndOfAFileWithChecksumsIsTheEnd(t *testing.T) {
 func BenchmarkCheckedReads(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	const size = 64 << 20
-	data := random(r, size)
+	data := noise(r, size)
 	sums := sumsOf(r, data, 8<<20)
 	var account memory.Account
 	m, err := account.Allocate("test", size)

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/disk/disktest"
@@ -178,7 +179,7 @@ func TestEveryPolicyAndNumberOfSlotsGivesTheSameExperts(t *testing.T) {
 				seeds = 2
 			}
 			for seed := range seeds {
-				r := rand.New(rand.NewPCG(uint64(seed), uint64(n)))
+				r := random.New(t, uint64(seed), uint64(n))
 				const perLayer = 24
 				f := newFixture(t, r, perLayer, seed%2 == 0)
 				for _, slots := range []int{2, 3, 4, 9, 30, 71, 72, 1000} {
@@ -269,7 +270,7 @@ func openScripted(t *testing.T, f *fixture, slots int, p *scripted) *experts.Cac
 }
 
 func TestThePolicyHearsEveryRequestOnceAndInOrder(t *testing.T) {
-	f := newFixture(t, rand.New(rand.NewPCG(1, 1)), 24, true)
+	f := newFixture(t, random.New(t, 1, 1), 24, true)
 	var missed []experts.Key
 	p := &scripted{}
 	p.miss = func(key experts.Key, evictable func(experts.Key) bool) (experts.Key, experts.Decision) {
@@ -308,7 +309,7 @@ func TestThePolicyHearsEveryRequestOnceAndInOrder(t *testing.T) {
 }
 
 func TestResidentExpertsAreLentFirstAndOthersAsTheyArrive(t *testing.T) {
-	f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
+	f := newFixture(t, random.New(t, 3, 1), 24, true)
 	s := openScripted(t, f, 24, &scripted{miss: fill})
 	if err := f.collect(t.Context(), s, 1, []int{7, 8}, 2); err != nil {
 		t.Fatal(err)
@@ -343,7 +344,7 @@ func TestAFailedLoadNamesFileOffsetAndTensorAndLeavesNothingBehind(t *testing.T)
 	broken := errors.New("broken")
 	for _, policy := range []string{"keeps", "bypasses"} {
 		t.Run(policy, func(t *testing.T) {
-			f := newFixtureAs(t, rand.New(rand.NewPCG(3, 1)), 24, true, false)
+			f := newFixtureAs(t, random.New(t, 3, 1), 24, true, false)
 			p := &scripted{miss: fill}
 			if policy == "bypasses" {
 				p.miss = func(experts.Key, func(experts.Key) bool) (experts.Key, experts.Decision) {
@@ -385,7 +386,7 @@ func TestAFailedLoadNamesFileOffsetAndTensorAndLeavesNothingBehind(t *testing.T)
 }
 
 func TestCancellationStopsWaitingAndLeavesTheCacheUsable(t *testing.T) {
-	f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
+	f := newFixture(t, random.New(t, 3, 1), 24, true)
 	p := &scripted{miss: fill}
 	s := openScripted(t, f, 24, p)
 	gate := make(chan struct{})
@@ -416,7 +417,7 @@ func TestCancellationStopsWaitingAndLeavesTheCacheUsable(t *testing.T) {
 // Close, of a request as of the cache, leaves out the loads that no reader has begun and waits for the others.
 func TestClosingCancelsLoadsAndWaitsForThoseUnderWay(t *testing.T) {
 	for _, what := range []string{"the request", "the cache"} {
-		f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
+		f := newFixture(t, random.New(t, 3, 1), 24, true)
 		s := openScripted(t, f, 24, &scripted{miss: fill}) // of two readers
 		gate := make(chan struct{})
 		var begun, under atomic.Int64
@@ -466,7 +467,7 @@ func TestClosingCancelsLoadsAndWaitsForThoseUnderWay(t *testing.T) {
 }
 
 func TestAPolicyThatBreaksItsRulesIsAnError(t *testing.T) {
-	f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
+	f := newFixture(t, random.New(t, 3, 1), 24, true)
 	for name, victim := range map[string]experts.Key{
 		"absent": {Layer: 1, Expert: 20}, "just loading": {Layer: 1, Expert: 1}, "nonsense": {Layer: -9, Expert: 1 << 30},
 	} {
@@ -487,7 +488,7 @@ func TestAPolicyThatBreaksItsRulesIsAnError(t *testing.T) {
 }
 
 func TestAPolicyThatPanicsLeavesTheCacheUsable(t *testing.T) {
-	f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
+	f := newFixture(t, random.New(t, 3, 1), 24, true)
 	p := &scripted{miss: fill}
 	s := openScripted(t, f, 24, p)
 	p.miss = func(key experts.Key, _ func(experts.Key) bool) (experts.Key, experts.Decision) {
@@ -511,7 +512,7 @@ func TestAPolicyThatPanicsLeavesTheCacheUsable(t *testing.T) {
 }
 
 func TestMisuseIsAnError(t *testing.T) {
-	f := newFixture(t, rand.New(rand.NewPCG(3, 1)), 24, true)
+	f := newFixture(t, random.New(t, 3, 1), 24, true)
 	s := openScripted(t, f, 8, &scripted{miss: fill})
 	for _, bad := range []struct {
 		layer int

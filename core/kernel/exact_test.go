@@ -3,8 +3,9 @@ package kernel
 import (
 	"math"
 	"math/big"
-	"math/rand/v2"
 	"testing"
+
+	"github.com/k3infer/k3/conformance/random"
 )
 
 // exactFMA is a*b+c rounded once, by exact arithmetic.
@@ -22,7 +23,7 @@ func exactFMA(a, b, c float32) float32 {
 func same(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
 
 func TestFMARoundsOnceOnTiesAndSubnormals(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := random.New(t, 1, 2)
 	check := func(a, b, c float32) {
 		t.Helper()
 		if got, want := FMA(a, b, c), exactFMA(a, b, c); !same(got, want) {
@@ -116,7 +117,7 @@ var functions = []struct {
 
 // Every exponent of float32, both signs, its mantissas sampled densely, within the stated error.
 func TestFunctionsAreWithinTwoUlpOverTheWholeRange(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
+	rng := random.New(t, 3, 4)
 	for _, f := range functions {
 		worst, at := 0.0, float32(0)
 		for head := uint32(0); head < 512; head++ {

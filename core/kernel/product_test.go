@@ -2,18 +2,18 @@ package kernel_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/k3infer/k3/backends/generic"
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/kernel"
 )
 
 // A product is the same however many threads share it, and whether it is small enough for one alone or not.
 func TestProductIsEachRowTimesEachVector(t *testing.T) {
 	const stride = 900
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := random.New(t, 1, 2)
 	float := func() float32 { return float32(rng.NormFloat64()) }
 	for _, shape := range [][2]int{{1, 1}, {0, 32}, {100, 160}, {103, 170}, {700, 290}, {25, 4000}} {
 		rows, cols := shape[0], shape[1]

@@ -2,12 +2,12 @@ package memory_test
 
 import (
 	"errors"
-	"math/rand/v2"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/memory"
 )
 
@@ -209,7 +209,7 @@ func TestThePlanHasTwoSlotsAtLeastWhereThereAreTwoExperts(t *testing.T) {
 }
 
 func TestEveryPlanKeepsItsPromiseAndMoreMemoryIsNeverLessSpeed(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := random.New(t, 1, 2)
 	made := 0
 	for i := range 3000 {
 		q := released(0)

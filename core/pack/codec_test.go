@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	_ "github.com/k3infer/k3/backends/all"
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/kernel"
 )
 
@@ -53,7 +54,7 @@ func kinds(r *rand.Rand, n int) map[string][]byte {
 }
 
 func TestCompressionLosesNothing(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := random.New(t, 1, 2)
 	sizes := []int{0, 1, 2, 31, 32, 33, 255, 256, 257, 511, 4095, 4096, 4097, 4352, 8192, 10000, 1 << 17}
 	if testing.Short() {
 		sizes = sizes[:len(sizes)-1]
@@ -106,7 +107,7 @@ func TestTheCompressedFormIsTheOneThatWasWritten(t *testing.T) {
 }
 
 func TestDamagedHeadersAreRefused(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := random.New(t, 1, 2)
 	w := gaussian(r, 1000, 1)
 	c := compress(nil, w)
 	for name, change := range map[string]func(c []byte){

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/checksum"
@@ -801,7 +801,7 @@ func TestADamagedListIsNotBelieved(t *testing.T) {
 		}
 		path := filepath.Join(dir, name+listEnding)
 		whole := read(t, path)
-		r := rand.New(rand.NewPCG(1, 2))
+		r := random.New(t, 1, 2)
 		for range 200 {
 			bad := bytes.Clone(whole)
 			bad[r.IntN(len(bad))] ^= 1 << r.IntN(8)

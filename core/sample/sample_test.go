@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/kernel"
 )
 
@@ -269,7 +270,7 @@ func reference(p Params, logits []float32, history []int) int {
 }
 
 func TestEqualsTheDefinitionUnderRandomParameters(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := random.New(t, 1, 2)
 	pick := func(values ...float64) float64 { return values[r.IntN(len(values))] }
 	var s *Sampler
 	for trial := range 3000 {

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/k3infer/k3/conformance/random"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/disk/disktest"
@@ -198,7 +199,7 @@ func TestEveryBudgetPlaysTheSameTiles(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(uint64(seed), 1))
+			r := random.New(t, uint64(seed), 1)
 			k := newTrunk(t, r, 1+r.IntN(20), 300)
 			if seed%2 == 1 {
 				k.pack(t, r)
@@ -265,7 +266,7 @@ func TestEveryBudgetPlaysTheSameTiles(t *testing.T) {
 func TestABufferBeingComputedFromIsNotOverwritten(t *testing.T) {
 	for ring := 1; ring <= 3; ring++ {
 		t.Run(fmt.Sprint(ring), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(7, uint64(ring)))
+			r := random.New(t, 7, uint64(ring))
 			k := newTrunk(t, r, 8, 300)
 			if ring == 2 {
 				k.pack(t, r)
@@ -316,7 +317,7 @@ func TestABufferBeingComputedFromIsNotOverwritten(t *testing.T) {
 }
 
 func TestPinnedBytesAreReadOnceAndTheOthersOncePerPass(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 1))
+	r := random.New(t, 3, 1)
 	k := newTrunk(t, r, 12, 300)
 	tiles := k.cut(t, 8<<10)
 	var weights int64
@@ -359,7 +360,7 @@ func TestPinnedBytesAreReadOnceAndTheOthersOncePerPass(t *testing.T) {
 }
 
 func TestTheRingIsFilledAcrossTheEndOfAPass(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 1))
+	r := random.New(t, 3, 1)
 	k := newTrunk(t, r, 6, 300)
 	tiles := k.cut(t, 8<<10)
 	pool := disk.NewPool(disk.Config{Readers: 2})
@@ -395,7 +396,7 @@ func TestTheRingIsFilledAcrossTheEndOfAPass(t *testing.T) {
 }
 
 func TestAFailedReadNamesFileOffsetAndTensorAndTheNextPassTriesAgain(t *testing.T) {
-	r := rand.New(rand.NewPCG(11, 1))
+	r := random.New(t, 11, 1)
 	k := newTrunk(t, r, 10, 300)
 	tiles := k.cut(t, 8<<10)
 	broken := errors.New("broken")
@@ -432,7 +433,7 @@ func TestAFailedReadNamesFileOffsetAndTensorAndTheNextPassTriesAgain(t *testing.
 }
 
 func TestAFrameThatIsDamagedNamesFileOffsetAndTensor(t *testing.T) {
-	r := rand.New(rand.NewPCG(11, 1))
+	r := random.New(t, 11, 1)
 	k := newTrunk(t, r, 10, 300)
 	k.pack(t, r)
 	tiles := k.cut(t, 8<<10)
@@ -474,7 +475,7 @@ func TestAFrameThatIsDamagedNamesFileOffsetAndTensor(t *testing.T) {
 }
 
 func TestAPanicInExpandingLeavesTheTapeUsable(t *testing.T) {
-	r := rand.New(rand.NewPCG(11, 1))
+	r := random.New(t, 11, 1)
 	k := newTrunk(t, r, 10, 300)
 	k.pack(t, r)
 	var bad atomic.Bool
@@ -513,7 +514,7 @@ func TestAPanicInExpandingLeavesTheTapeUsable(t *testing.T) {
 }
 
 func TestCancellationStopsWithinATile(t *testing.T) {
-	r := rand.New(rand.NewPCG(11, 1))
+	r := random.New(t, 11, 1)
 	k := newTrunk(t, r, 10, 300)
 	tiles := k.cut(t, 8<<10)
 	release := make(chan struct{})
@@ -578,7 +579,7 @@ func TestTilesFillTheirBuffersAndKeepUnitsWhole(t *testing.T) {
 }
 
 func TestPassesWithoutLogitsReadNoHead(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 1))
+	r := random.New(t, 3, 1)
 	k := newTrunk(t, r, 12, 300)
 	head := &k.matrices[11]
 	head.Rows, head.Cols, head.Unit = int(head.Tensor.Bytes)/head.Format.RowBytes(1), 1, 1
@@ -599,7 +600,7 @@ func TestPassesWithoutLogitsReadNoHead(t *testing.T) {
 
 // Passes over a prompt leave lm_head out, so memory for it is the last that pays.
 func TestTheHeadIsPinnedAfterTheTrunk(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 1))
+	r := random.New(t, 3, 1)
 	k := newTrunk(t, r, 12, 300)
 	head := k.matrices[11].Tensor.Bytes
 	const tileBytes = 4 << 10
@@ -738,7 +739,7 @@ func TestANewPassDoesNotWaitForWhatAnOldOneReadAhead(t *testing.T) {
 }
 
 func TestMisuseIsAnError(t *testing.T) {
-	r := rand.New(rand.NewPCG(11, 1))
+	r := random.New(t, 11, 1)
 	k := newTrunk(t, r, 3, 300)
 	tiles := k.cut(t, 1<<10)
 	pool := disk.NewPool(disk.Config{Readers: 1})
