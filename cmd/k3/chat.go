@@ -13,7 +13,9 @@ import (
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
+	"github.com/k3infer/k3/core/conversation"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/core/speculate"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
@@ -124,17 +126,29 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	if generate.Stop, err = engine.StopIDs(); err != nil {
 		return err
 	}
-	conversation, err := newConversation(engine, generate, f.thinking != thinkingOff, f.effort)
-	if err != nil {
-		return err
-	}
-	defer conversation.close()
+	plan := engine.Plan()
+	prefixes := engine.NewPrefixes((plan.Bytes(memory.State) + plan.Bytes(memory.Latents)) / conversationSequences)
+	defer prefixes.Close()
 	if f.prefixDir != "" {
-		if err := conversation.prefixes.OnDisk(f.prefixDir, int64(size)); err != nil {
+		if err := prefixes.OnDisk(f.prefixDir, int64(size)); err != nil {
 			return err
 		}
 	}
-	t := &talk{conversation: conversation, flags: f, shown: f.thinking, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), transcript: told}
+	held, err := conversation.New(engine, engine, prefixes, conversation.Settings{
+		Generate: generate, Thinking: f.thinking != thinkingOff, Effort: f.effort,
+	})
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	tok, err := engine.Tokenizer()
+	if err != nil {
+		return err
+	}
+	t := &talk{
+		Conversation: held, engine: engine, prefixes: prefixes, flags: f, shown: f.thinking,
+		longest: int64(engine.Context()) * int64(tok.Longest()), out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), transcript: told,
+	}
 	if t.shown == thinkingOff {
 		t.shown = thinkingShow // once it thinks
 	}
@@ -147,14 +161,14 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 			return err
 		}
 		if f.given(cmd) {
-			conversation.thinking = f.thinking != thinkingOff
+			t.Thinking = f.thinking != thinkingOff
 		}
 		if cmd.Flags().Changed("effort") {
-			conversation.effort = f.effort
+			t.Effort = f.effort
 		}
 	}
 	if cmd.Flags().Changed("system") {
-		conversation.setSystem(f.system)
+		t.setSystem(f.system)
 	}
 	line.clear()
 	in, ok1 := cmd.InOrStdin().(*os.File)
@@ -175,7 +189,10 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 
 // talk is a conversation and whoever has it.
 type talk struct {
-	*conversation
+	*conversation.Conversation
+	engine     *core.Engine
+	prefixes   *core.Prefixes
+	longest    int64 // bytes of text that the context can hold
 	flags      chatFlags
 	generate   presets.Generate // of each answer; MaxTokens may be 0: as many as the context has room for
 	shown      string           // thinkingShow or thinkingHide
@@ -184,6 +201,10 @@ type talk struct {
 	told       bool    // that states cannot be kept
 	transcript *transcript
 	style      style
+
+	last     conversation.Turn // in which something was computed
+	computed int               // tokens, since the start
+	guesses  core.Guesses      // since the start
 }
 
 // errLeave ends the conversation as it was asked to.
@@ -191,7 +212,7 @@ var errLeave = errors.New("leave")
 
 // lines takes each line of in as a message or a command, and ends at the first that fails.
 func (t *talk) lines(ctx context.Context, in io.Reader) error {
-	lines, number := newLineReader(in, t.room()), 0
+	lines, number := newLineReader(in, t.longest), 0
 	read := entries{line: func(bool) (string, error) {
 		text, err := lines.next()
 		if err != nil {
@@ -223,9 +244,6 @@ func (t *talk) lines(ctx context.Context, in io.Reader) error {
 		}
 	}
 }
-
-// room is how many bytes of text the context can hold.
-func (t *talk) room() int64 { return int64(t.engine.Context()) * int64(t.tok.Longest()) }
 
 // interactive talks with someone at the terminal until they leave.
 func (t *talk) interactive(ctx context.Context) error {
@@ -282,20 +300,29 @@ func (t *talk) take(ctx context.Context, e entry) error {
 			return t.command(ctx, text)
 		}
 	}
-	return t.answer(ctx, func(ctx context.Context, interrupt <-chan struct{}, show func(chat.Event) error) error {
-		return t.ask(ctx, text, interrupt, show)
+	return t.answer(ctx, func(ctx context.Context, show func(chat.Event) error) (conversation.Turn, error) {
+		return t.Ask(ctx, chat.Message{Role: "user", Content: chat.Text(text)}, show)
 	})
 }
 
 // answer shows the answer that generate makes, and saves what is to be saved after a turn.
 func (t *talk) answer(parent context.Context,
-	generate func(ctx context.Context, interrupt <-chan struct{}, show func(chat.Event) error) error) error {
+	generate func(ctx context.Context, show func(chat.Event) error) (conversation.Turn, error)) error {
 	ctx, interrupt, stop := interrupts(parent, t.restoreTerminal)
 	view := t.newView()
 	view.line.interrupt = interrupt
-	t.options.Progress = view.line.update
-	turns := t.turns
-	err := generate(ctx, interrupt, view.show)
+	t.Generate.Progress, t.Generate.Interrupt = view.line.update, interrupt
+	turn, err := generate(ctx, view.show)
+	if turn.Total > 0 {
+		t.last = turn
+		t.computed += turn.Computed()
+		t.guesses.Proposed += turn.Guesses.Proposed
+		t.guesses.Accepted += turn.Guesses.Accepted
+		t.guesses.Saved += turn.Guesses.Saved
+	}
+	if errors.Is(err, core.ErrContext) {
+		err = fmt.Errorf("%w (--context)", err)
+	}
 	if e := view.end(err == nil); err == nil {
 		err = e
 	}
@@ -306,11 +333,11 @@ func (t *talk) answer(parent context.Context,
 	// What is to be saved may take longer than the patience with a pass.
 	_, _, stop = interrupts(parent, t.restoreTerminal)
 	defer stop()
-	if t.unkept != nil && !t.told {
+	if turn.Unkept != nil && !t.told {
 		t.told = true
-		t.note("states are not kept: %v", t.unkept)
+		t.note("states are not kept: %v", turn.Unkept)
 	}
-	if t.turns > turns {
+	if len(turn.IDs) > 0 {
 		if e := t.saveTurn(); e != nil {
 			err = errors.Join(err, e)
 		} else if terminated(ctx) && t.flags.save != "" {
@@ -318,25 +345,26 @@ func (t *talk) answer(parent context.Context,
 		}
 	}
 	if err != nil {
-		if t.editor == nil && errors.Is(err, errNoAnswer) {
+		if t.editor == nil && errors.Is(err, conversation.ErrNoAnswer) {
 			return errInterrupted
 		}
 		return err
 	}
-	if t.last.Reason == core.StopInterrupt {
+	if turn.Reason == core.StopInterrupt {
 		if t.editor == nil {
 			return errInterrupted
 		}
 		t.note(interrupted)
 		return nil
 	}
-	if why := unanswered(t.messages[len(t.messages)-1].Message, t.last.Outcome, t.editor != nil); why != "" {
+	said := t.Messages()
+	if why := unanswered(said[len(said)-1], turn.Outcome, t.editor != nil); why != "" {
 		t.say("%s", why)
 		return nil
 	}
-	switch t.last.Reason {
+	switch turn.Reason {
 	case core.StopLength:
-		t.note("cut after %s", plural(len(t.last.IDs), "token", "tokens"))
+		t.note("cut after %s", plural(len(turn.IDs), "token", "tokens"))
 	case core.StopContext:
 		t.note("cut: the context of %s is full (/reset, or begin with a larger --context)", plural(t.engine.Context(), "token", "tokens"))
 	}
@@ -350,13 +378,13 @@ func (t *talk) saveTurn() error {
 			return err
 		}
 	}
-	return t.transcript.write(t.messages)
+	return t.transcript.write(t.Messages())
 }
 
 // saveAs writes the conversation to a file of the kind that its name asks for.
 func (t *talk) saveAs(path string) error {
 	if isTranscript(path) {
-		return writeTranscript(path, t.messages)
+		return writeTranscript(path, t.Messages())
 	}
 	if err := noStdout("save", path); err != nil {
 		return err
@@ -370,11 +398,11 @@ func (t *talk) open(path string) error {
 		return t.load(path)
 	}
 	const escaped = 6 // bytes in JSON for one
-	messages, err := readTranscript(path, escaped*t.room()+1<<16)
+	messages, err := readTranscript(path, escaped*t.longest+1<<16)
 	if err != nil {
 		return err
 	}
-	t.messages = messages
+	t.SetMessages(messages)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"unicode"
 
 	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/chat"
+	"github.com/k3infer/k3/core/conversation"
 	"github.com/k3infer/k3/presets"
 )
 
@@ -136,7 +139,7 @@ func (t *talk) systemCommand(_ context.Context, argument string) error {
 }
 
 func (t *talk) think(_ context.Context, argument string) error {
-	shown, thinking, effort := t.shown, t.thinking, t.effort
+	shown, thinking, effort := t.shown, t.Thinking, t.Effort
 	for _, word := range strings.Fields(argument) {
 		if slices.Contains(efforts, word) {
 			effort, thinking = word, true
@@ -158,8 +161,8 @@ func (t *talk) think(_ context.Context, argument string) error {
 
 // setThinking changes how it thinks.
 func (t *talk) setThinking(shown string, thinking bool, effort string) error {
-	changed := thinking != t.thinking || thinking && effort != t.effort
-	t.shown, t.thinking, t.effort = shown, thinking, effort
+	changed := thinking != t.Thinking || thinking && effort != t.Effort
+	t.shown, t.Thinking, t.Effort = shown, thinking, effort
 	if changed {
 		return t.again()
 	}
@@ -169,12 +172,12 @@ func (t *talk) setThinking(shown string, thinking bool, effort string) error {
 // thinks says how it thinks.
 func (t *talk) thinks() string {
 	switch {
-	case !t.thinking:
+	case !t.Thinking:
 		return "does not think"
 	case t.shown == thinkingHide:
-		return fmt.Sprintf("thinks with effort %s, which is not shown", t.effort)
+		return fmt.Sprintf("thinks with effort %s, which is not shown", t.Effort)
 	}
-	return fmt.Sprintf("thinks with effort %s", t.effort)
+	return fmt.Sprintf("thinks with effort %s", t.Effort)
 }
 
 // chatSetting is what /set shows and changes.
@@ -187,7 +190,7 @@ type chatSetting struct {
 // chatSettings are in the order that they are shown in.
 var chatSettings = []chatSetting{
 	{"thinking", func(t *talk) string {
-		if !t.thinking {
+		if !t.Thinking {
 			return thinkingOff
 		}
 		return t.shown
@@ -197,15 +200,15 @@ var chatSettings = []chatSetting{
 			return err
 		}
 		if way == thinkingOff {
-			return t.setThinking(t.shown, false, t.effort)
+			return t.setThinking(t.shown, false, t.Effort)
 		}
-		return t.setThinking(way, true, t.effort)
+		return t.setThinking(way, true, t.Effort)
 	}},
-	{"effort", func(t *talk) string { return t.effort }, func(t *talk, value string) error {
+	{"effort", func(t *talk) string { return t.Effort }, func(t *talk, value string) error {
 		if err := oneOf("/set effort", value, efforts); err != nil {
 			return err
 		}
-		return t.setThinking(t.shown, t.thinking, value)
+		return t.setThinking(t.shown, t.Thinking, value)
 	}},
 	generateSetting("max-tokens", func(g presets.Generate) any {
 		if g.MaxTokens == 0 {
@@ -242,9 +245,9 @@ func generateSetting(flag string, value func(presets.Generate) any) chatSetting 
 // setGenerate changes how the next answers are generated.
 func (t *talk) setGenerate(g presets.Generate) {
 	t.generate = g
-	t.options.Sample, t.options.MaxTokens = g.Sample(), g.MaxTokens
+	t.Generate.Sample, t.Generate.MaxTokens = g.Sample(), g.MaxTokens
 	if g.MaxTokens == 0 {
-		t.options.MaxTokens = t.engine.Context()
+		t.Generate.MaxTokens = t.engine.Context()
 	}
 }
 
@@ -277,12 +280,12 @@ func (t *talk) setCommand(_ context.Context, argument string) error {
 
 // again says what a change at the beginning of the conversation costs.
 func (t *talk) again() error {
-	ids, err := t.markup(false)
+	tokens, err := t.Tokens()
 	if err != nil {
 		return err
 	}
 	if len(t.spoken()) > 0 {
-		t.note("the next answer computes the conversation again, %s", plural(len(ids), "token", "tokens"))
+		t.note("the next answer computes the conversation again, %s", plural(tokens, "token", "tokens"))
 	}
 	return nil
 }
@@ -296,24 +299,30 @@ func (t *talk) retryCommand(ctx context.Context, argument string) error {
 		defer t.setGenerate(t.generate)
 		t.setGenerate(g)
 	}
-	return t.answer(ctx, t.retry)
+	return t.answer(ctx, func(ctx context.Context, show func(chat.Event) error) (conversation.Turn, error) {
+		turn, err := t.Retry(ctx, show)
+		if errors.Is(err, conversation.ErrSame) {
+			err = fmt.Errorf("%w; /retry 0.7 draws another one", err)
+		}
+		return turn, err
+	})
 }
 
 func (t *talk) stats(context.Context, string) error {
-	ids, err := t.markup(false)
+	tokens, err := t.Tokens()
 	if err != nil {
 		return err
 	}
 	answers := 0
-	for _, m := range t.messages {
+	for _, m := range t.Messages() {
 		if m.Role == "assistant" {
 			answers++
 		}
 	}
 	table := tabwriter.NewWriter(t.aside(), 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "conversation\t%s, %s\n", plural(len(ids), "token", "tokens"), plural(answers, "answer", "answers"))
-	if l := t.last; l.total > 0 {
-		fmt.Fprintf(table, "last turn\tcomputed %s of %d, the other %d were kept\n", plural(l.computed(), "token", "tokens"), l.total, l.kept)
+	fmt.Fprintf(table, "conversation\t%s, %s\n", plural(tokens, "token", "tokens"), plural(answers, "answer", "answers"))
+	if l := t.last; l.Total > 0 {
+		fmt.Fprintf(table, "last turn\tcomputed %s of %d, the other %d were kept\n", plural(l.Computed(), "token", "tokens"), l.Total, l.Kept)
 		for _, p := range []struct {
 			name  string
 			phase core.Phase

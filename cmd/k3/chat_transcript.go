@@ -2,8 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,54 +11,6 @@ import (
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/disk"
 )
-
-// transcriptLine is a message in the form that OpenAI's chat completions have.
-type transcriptLine struct {
-	Role      string           `json:"role"`
-	Content   string           `json:"content"`
-	Reasoning string           `json:"reasoning_content,omitempty"`
-	ToolCalls []transcriptCall `json:"tool_calls,omitempty"`
-}
-
-type transcriptCall struct {
-	Type     string `json:"type"`
-	Function struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
-	} `json:"function"`
-}
-
-func newTranscriptLine(m chat.Message) transcriptLine {
-	line := transcriptLine{Role: m.Role, Content: m.Plain(), Reasoning: m.Reasoning}
-	for _, call := range m.ToolCalls {
-		c := transcriptCall{Type: "function"}
-		c.Function.Name, c.Function.Arguments = call.Name, call.Arguments
-		line.ToolCalls = append(line.ToolCalls, c)
-	}
-	return line
-}
-
-// messageJSON returns a message as a line of a transcript, without the line break.
-func messageJSON(m chat.Message) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(newTranscriptLine(m))
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
-
-// parseMessage reads a line of a transcript.
-func parseMessage(line []byte) (chat.Message, error) {
-	request := append(append([]byte(`{"messages":[`), line...), "]}"...)
-	r, err := chat.ParseRequest(request)
-	if err != nil {
-		return chat.Message{}, err
-	}
-	if len(r.Messages) != 1 {
-		return chat.Message{}, fmt.Errorf("%w: a line must be one message", chat.ErrRequest)
-	}
-	return r.Messages[0], nil
-}
 
 // isTranscript reports whether a conversation is kept under that name as a transcript: text without the model's state.
 func isTranscript(path string) bool { return strings.HasSuffix(path, ".jsonl") }
@@ -86,7 +36,7 @@ func openTranscript(path string, stdout io.Writer) (*transcript, error) {
 }
 
 // write brings it up to date. A stream gets what differs from what it has, from the first such message on.
-func (t *transcript) write(messages []said) error {
+func (t *transcript) write(messages []chat.Message) error {
 	if t == nil {
 		return nil
 	}
@@ -116,10 +66,10 @@ func (t *transcript) close() {
 }
 
 // transcriptLines are the messages, one a line.
-func transcriptLines(messages []said) ([]string, error) {
+func transcriptLines(messages []chat.Message) ([]string, error) {
 	lines := make([]string, len(messages))
 	for i, m := range messages {
-		line, err := messageJSON(m.Message)
+		line, err := m.MarshalJSON()
 		if err != nil {
 			return nil, err
 		}
@@ -129,7 +79,7 @@ func transcriptLines(messages []said) ([]string, error) {
 }
 
 // writeTranscript writes the messages to a file, all or none.
-func writeTranscript(path string, messages []said) error {
+func writeTranscript(path string, messages []chat.Message) error {
 	lines, err := transcriptLines(messages)
 	if err != nil {
 		return err
@@ -146,13 +96,13 @@ func writeTranscript(path string, messages []said) error {
 }
 
 // readTranscript reads the messages of a file, none of which has more than most bytes.
-func readTranscript(path string, most int64) ([]said, error) {
+func readTranscript(path string, most int64) ([]chat.Message, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, inputf("%w", err)
 	}
 	defer f.Close()
-	var messages []said
+	var messages []chat.Message
 	lines := newLineReader(f, most)
 	for number := 1; ; number++ {
 		line, err := lines.next()
@@ -164,7 +114,7 @@ func readTranscript(path string, most int64) ([]said, error) {
 			if strings.TrimSpace(line) == "" {
 				continue
 			}
-			m, err = parseMessage([]byte(line))
+			err = m.UnmarshalJSON([]byte(line))
 		}
 		if err == nil && m.Role == "system" && len(messages) > 0 {
 			err = errors.New("a system message that is not the first")
@@ -172,7 +122,7 @@ func readTranscript(path string, most int64) ([]said, error) {
 		if err != nil {
 			return nil, inputf("%s:%d: %w", path, number, err)
 		}
-		messages = append(messages, said{Message: m})
+		messages = append(messages, m)
 	}
 }
 

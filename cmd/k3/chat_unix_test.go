@@ -19,8 +19,8 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
+	"github.com/k3infer/k3/core/conversation"
 )
 
 func TestPastedLinesBecomeOne(t *testing.T) {
@@ -381,16 +381,17 @@ func TestChatWhatIsPastedAfterCommandsIsTheMessage(t *testing.T) {
 // The second Ctrl-C ends an answer at once, and what there is of it is saved.
 func TestAnAnswerThatIsEndedAtOnceIsSaved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "talk.k3s")
-	c := talking(t, core.Options{}, core.GenerateOptions{}, true)
-	x := &talk{conversation: c, flags: chatFlags{save: path, quiet: true}, out: io.Discard, err: io.Discard}
+	x := talking(t, true)
+	x.flags, x.out, x.err = chatFlags{save: path, quiet: true}, io.Discard, io.Discard
 	signal := func() {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 			t.Error(err)
 		}
 	}
-	err := x.answer(t.Context(), func(ctx context.Context, interrupt <-chan struct{}, show func(chat.Event) error) error {
-		events := 0
-		return c.ask(ctx, "What is the capital of France?", nil, func(e chat.Event) error {
+	err := x.answer(t.Context(), func(ctx context.Context, show func(chat.Event) error) (conversation.Turn, error) {
+		events, interrupt := 0, x.Generate.Interrupt
+		x.Generate.Interrupt = nil
+		return x.Ask(ctx, chat.Message{Role: "user", Content: chat.Text("What is the capital of France?")}, func(e chat.Event) error {
 			if events++; events == 4 {
 				signal()
 				<-interrupt
@@ -403,8 +404,8 @@ func TestAnAnswerThatIsEndedAtOnceIsSaved(t *testing.T) {
 	if !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
-	if err := c.load(path); err != nil || len(c.messages) != 2 || c.messages[1].Reasoning == "" {
-		t.Fatalf("%v, %+v", err, c.messages)
+	if err := x.load(path); err != nil || len(x.Messages()) != 2 || x.Messages()[1].Reasoning == "" {
+		t.Fatalf("%v, %+v", err, x.Messages())
 	}
-	says(t, c, "What is the capital of Japan?")
+	says(t, x, "What is the capital of Japan?")
 }

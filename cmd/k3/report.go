@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/k3infer/k3/core"
+	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/presets"
 )
@@ -29,7 +30,7 @@ type report struct {
 	IDs          []int            `json:"ids"` // generated
 	Text         string           `json:"text"`
 	Reasoning    string           `json:"reasoning,omitempty"`
-	ToolCalls    []transcriptCall `json:"tool_calls,omitempty"`
+	ToolCalls    []chat.CallJSON  `json:"tool_calls,omitempty"`
 	StopReason   string           `json:"stop_reason"`
 	Error        string           `json:"error,omitempty"`
 	Prefill      phase            `json:"prefill"`
@@ -149,7 +150,7 @@ func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome,
 		PlannedRSS: e.Plan().Total - e.Plan().Unused, Machine: thisMachine(c.Model),
 	}
 	if w.parser != nil {
-		r.ToolCalls = newTranscriptLine(w.parser.Message()).ToolCalls
+		r.ToolCalls = chat.CallsJSON(w.parser.Message().ToolCalls)
 	}
 	if g := out.Guesses; c.Speculate > 0 {
 		r.Guesses = &guesses{g.Proposed, g.Accepted, g.Saved.Seconds()}

@@ -8,14 +8,15 @@ import (
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
+	"github.com/k3infer/k3/core/conversation"
 	"github.com/k3infer/k3/core/session"
 	"github.com/k3infer/k3/core/tokenizer"
 )
 
 // sessionExtra is what this program has a session file keep, besides the sequence.
 type sessionExtra struct {
-	Run  *savedRun          `json:"run,omitempty"`
-	Chat *savedConversation `json:"chat,omitempty"`
+	Run  *savedRun           `json:"run,omitempty"`
+	Chat *conversation.Saved `json:"chat,omitempty"`
 }
 
 // savedRun is what a session has of the k3 run that wrote it.

@@ -101,7 +101,7 @@ var units = []struct {
 	{5, "core/graph"}, {5, "core/verify"},
 	{6, "core/session"}, {6, "core/speculate"},
 	{7, "core"},
-	{8, "backends"}, {8, "policies"}, {8, "presets"},
+	{8, "core/conversation"}, {8, "backends"}, {8, "policies"}, {8, "presets"},
 	{9, "conformance"},
 	{10, "cmd"},
 }
