@@ -29,6 +29,7 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/graph"
 	"github.com/k3infer/k3/core/kernel"
@@ -368,11 +369,11 @@ func PlanGeometry(c *checkpoint.Config, quantized bool, o Options) (memory.Plan,
 	var r memory.Request
 	for s := range checkpoint.Required(c, quantized) {
 		r.Index += indexBytes
-		if n := specBytes(s); s.Expert < 0 && n < 1<<20 {
+		if n := s.Bytes(); s.Expert < 0 && n < 1<<20 {
 			r.Vectors += 2 * n // widened; most are BF16
 		}
 	}
-	w := WeightsOf(c, quantized)
+	w := estimate.WeightsOf(c, quantized)
 	r.TrunkBytes, r.TileBuffer, r.ExpertSlot = w.Trunk, tape.DefaultTileBytes, w.Expert+2*disk.Block
 	return plan(o, c, backend, r)
 }

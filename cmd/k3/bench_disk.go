@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/presets"
 )
 
@@ -33,10 +34,10 @@ type diskRows struct {
 }
 
 type diskRow struct {
-	Order   string `json:"order"` // sequential or random
-	Block   int    `json:"block"`
-	Readers int    `json:"readers"`
-	Rate    series `json:"rate"`
+	Order   string          `json:"order"` // sequential or random
+	Block   int             `json:"block"`
+	Readers int             `json:"readers"`
+	Rate    estimate.Series `json:"rate"`
 }
 
 // diskFlags are the flags of k3 bench disk.
@@ -148,7 +149,7 @@ func benchPath(ctx context.Context, path string, loads []disk.Load, repeats int,
 	dir, name := filepath.Split(path)
 	if info.IsDir() {
 		dir = path
-		if name, err = largestShard(disk.Dir(path)); err != nil {
+		if name, err = estimate.LargestShard(disk.Dir(path)); err != nil {
 			return diskRows{}, err
 		}
 	}
@@ -186,7 +187,7 @@ func (r diskResult) write(out io.Writer) error {
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(w, "ORDER\tBLOCK\tREADERS\tRATE\tSPREAD\t")
 		for _, x := range d.Rows {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s/s\t%.1f%%\t\n", x.Order, inMemory(int64(x.Block)), x.Readers, size(int64(x.Rate.Median)), 100*x.Rate.spread())
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s/s\t%.1f%%\t\n", x.Order, inMemory(int64(x.Block)), x.Readers, size(int64(x.Rate.Median)), 100*x.Rate.Spread())
 		}
 		if err := w.Flush(); err != nil {
 			return err

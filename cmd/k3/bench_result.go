@@ -16,32 +16,33 @@ import (
 	"time"
 
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/presets"
 )
 
 // benchResult is a measurement of whole runs. Sizes are in bytes, times in seconds, shares from 0 to 1.
 type benchResult struct {
-	Kind         string      `json:"kind"` // ladder, split or replicate
-	Version      string      `json:"version"`
-	Started      time.Time   `json:"started"`
-	Model        string      `json:"model"`
-	Geometry     *geometry   `json:"geometry,omitempty"`
-	PromptTokens int         `json:"prompt_tokens"`
-	MaxTokens    int         `json:"max_tokens"`
-	Repeats      int         `json:"repeats"`
-	Backend      string      `json:"backend"`
-	Threads      int         `json:"threads"`
-	Policy       string      `json:"policy"`
-	Limit        string      `json:"limit"` // what enforced the memory
-	Machine      machine     `json:"machine"`
-	DiskRate     float64     `json:"disk_bytes_per_second,omitempty"` // of the model's disk, read as the engine reads
-	DiskDirect   bool        `json:"disk_direct,omitempty"`           // and that was not the page cache's
-	IDs          []int       `json:"ids"`                             // of every run
-	Different    string      `json:"different,omitempty"`             // the run that gave other ids
-	Rungs        []rung      `json:"rungs"`
-	ends         string      // labels of the rungs that Overall is about
-	Overall      *change     `json:"overall,omitempty"` // of the time per token, from the first rung that fits to the last
-	Comparison   *comparison `json:"comparison,omitempty"`
+	Kind         string             `json:"kind"` // ladder, split or replicate
+	Version      string             `json:"version"`
+	Started      time.Time          `json:"started"`
+	Model        string             `json:"model"`
+	Geometry     *estimate.Geometry `json:"geometry,omitempty"`
+	PromptTokens int                `json:"prompt_tokens"`
+	MaxTokens    int                `json:"max_tokens"`
+	Repeats      int                `json:"repeats"`
+	Backend      string             `json:"backend"`
+	Threads      int                `json:"threads"`
+	Policy       string             `json:"policy"`
+	Limit        string             `json:"limit"` // what enforced the memory
+	Machine      machine            `json:"machine"`
+	DiskRate     float64            `json:"disk_bytes_per_second,omitempty"` // of the model's disk, read as the engine reads
+	DiskDirect   bool               `json:"disk_direct,omitempty"`           // and that was not the page cache's
+	IDs          []int              `json:"ids"`                             // of every run
+	Different    string             `json:"different,omitempty"`             // the run that gave other ids
+	Rungs        []rung             `json:"rungs"`
+	ends         string             // labels of the rungs that Overall is about
+	Overall      *change            `json:"overall,omitempty"` // of the time per token, from the first rung that fits to the last
+	Comparison   *comparison        `json:"comparison,omitempty"`
 }
 
 // What became of a rung or a run.
@@ -67,15 +68,15 @@ type rung struct {
 
 // figures are those that differ from run to run.
 type figures struct {
-	SecondsPerToken series `json:"seconds_per_token"` // of the decode
-	PromptSeconds   series `json:"prompt_seconds"`    // for the prompt and the first token
-	HitRate         series `json:"expert_hit_rate"`   // of the distinct experts of each pass, those that were in memory
-	NaiveHitRate    series `json:"expert_hit_rate_naive"`
-	TrunkHitRate    series `json:"trunk_hit_rate"` // of the bytes of trunk that the decode needed
-	Read            series `json:"read_bytes"`     // in the whole run
-	ReadPerToken    series `json:"read_bytes_per_token"`
-	PeakRSS         series `json:"peak_rss_bytes"`
-	WaitShare       series `json:"wait_share"` // of the decode's time
+	SecondsPerToken estimate.Series `json:"seconds_per_token"` // of the decode
+	PromptSeconds   estimate.Series `json:"prompt_seconds"`    // for the prompt and the first token
+	HitRate         estimate.Series `json:"expert_hit_rate"`   // of the distinct experts of each pass, those that were in memory
+	NaiveHitRate    estimate.Series `json:"expert_hit_rate_naive"`
+	TrunkHitRate    estimate.Series `json:"trunk_hit_rate"` // of the bytes of trunk that the decode needed
+	Read            estimate.Series `json:"read_bytes"`     // in the whole run
+	ReadPerToken    estimate.Series `json:"read_bytes_per_token"`
+	PeakRSS         estimate.Series `json:"peak_rss_bytes"`
+	WaitShare       estimate.Series `json:"wait_share"` // of the decode's time
 }
 
 // benchRun is one run. A hit rate is missing where there was nothing to hit.
@@ -140,18 +141,18 @@ func (b *benchResult) add(r *rung, run benchRun, x *report) {
 		if x.Status != rungFits {
 			continue
 		}
-		r.SecondsPerToken.add(x.SecondsPerToken)
-		r.PromptSeconds.add(x.PromptSeconds)
-		r.Read.add(float64(x.Read))
-		r.ReadPerToken.add(x.ReadPerToken)
-		r.PeakRSS.add(float64(x.PeakRSS))
-		r.WaitShare.add(x.WaitShare)
+		r.SecondsPerToken.Add(x.SecondsPerToken)
+		r.PromptSeconds.Add(x.PromptSeconds)
+		r.Read.Add(float64(x.Read))
+		r.ReadPerToken.Add(x.ReadPerToken)
+		r.PeakRSS.Add(float64(x.PeakRSS))
+		r.WaitShare.Add(x.WaitShare)
 		for _, y := range []struct {
-			to   *series
+			to   *estimate.Series
 			rate *float64
 		}{{&r.HitRate, x.HitRate}, {&r.NaiveHitRate, x.NaiveHitRate}, {&r.TrunkHitRate, x.TrunkHitRate}} {
 			if y.rate != nil {
-				y.to.add(*y.rate)
+				y.to.Add(*y.rate)
 			}
 		}
 	}
@@ -169,10 +170,10 @@ func (b *benchResult) compareRungs() {
 			continue
 		}
 		if r.Change = nil; before != nil {
-			c := r.SecondsPerToken.against(before.SecondsPerToken)
+			c := compare(r.SecondsPerToken, before.SecondsPerToken)
 			r.Change = &c
 			if r.Label != asPlanned {
-				c := r.SecondsPerToken.against(first.SecondsPerToken)
+				c := compare(r.SecondsPerToken, first.SecondsPerToken)
 				b.Overall, b.ends = &c, first.Label+" to "+r.Label
 			}
 		} else {
@@ -182,30 +183,6 @@ func (b *benchResult) compareRungs() {
 	}
 }
 
-// series is one figure, measured several times.
-type series struct {
-	Median float64   `json:"median"`
-	Min    float64   `json:"min"`
-	Max    float64   `json:"max"`
-	Values []float64 `json:"values"` // as they came
-}
-
-func (s *series) add(x float64) {
-	s.Values = append(s.Values, x)
-	sorted := slices.Sorted(slices.Values(s.Values))
-	n := len(sorted)
-	s.Min, s.Max = sorted[0], sorted[n-1]
-	s.Median = (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
-
-// spread is how far the values lie apart, as a share of the median, of which there is none if the median is 0.
-func (s series) spread() float64 {
-	if s.Median == 0 {
-		return 0
-	}
-	return (s.Max - s.Min) / math.Abs(s.Median)
-}
-
 // change is the step from one series to another.
 type change struct {
 	Share float64 `json:"share"` // of the earlier median; below 0 is less
@@ -213,13 +190,13 @@ type change struct {
 	Real  bool    `json:"real"`  // more than noise
 }
 
-// against compares a series with an earlier one. A difference is more than noise if it is larger than the spread of either
+// compare compares a series with an earlier one. A difference is more than noise if it is larger than the spread of either
 // and the values do not overlap; with fewer than three values on each side, nothing is.
-func (s series) against(x series) change {
+func compare(s, x estimate.Series) change {
 	if len(s.Values) == 0 || len(x.Values) == 0 || x.Median == 0 {
 		return change{}
 	}
-	c := change{Share: s.Median/x.Median - 1, Noise: max(s.spread(), x.spread())}
+	c := change{Share: s.Median/x.Median - 1, Noise: max(s.Spread(), x.Spread())}
 	apart := s.Max < x.Min || s.Min > x.Max
 	c.Real = apart && math.Abs(c.Share) > c.Noise && min(len(s.Values), len(x.Values)) >= leastRepeats
 	return c
@@ -244,11 +221,11 @@ type comparison struct {
 }
 
 type compared struct {
-	Label           string `json:"label"`
-	Earlier         series `json:"earlier_seconds_per_token"`
-	SecondsPerToken change `json:"seconds_per_token"` // noise is that of all rungs here
-	ReadPerToken    change `json:"read_bytes_per_token"`
-	PeakRSS         change `json:"peak_rss_bytes"`
+	Label           string          `json:"label"`
+	Earlier         estimate.Series `json:"earlier_seconds_per_token"`
+	SecondsPerToken change          `json:"seconds_per_token"` // noise is that of all rungs here
+	ReadPerToken    change          `json:"read_bytes_per_token"`
+	PeakRSS         change          `json:"peak_rss_bytes"`
 }
 
 // against compares with an earlier measurement, rung by rung where both have the same.
@@ -273,8 +250,8 @@ func (b *benchResult) against(x *benchResult) *comparison {
 			continue
 		}
 		e := x.Rungs[i]
-		y := compared{r.Label, e.SecondsPerToken, r.SecondsPerToken.against(e.SecondsPerToken),
-			r.ReadPerToken.against(e.ReadPerToken), r.PeakRSS.against(e.PeakRSS)}
+		y := compared{r.Label, e.SecondsPerToken, compare(r.SecondsPerToken, e.SecondsPerToken),
+			compare(r.ReadPerToken, e.ReadPerToken), compare(r.PeakRSS, e.PeakRSS)}
 		// Between two measurements a machine changes in ways that the repeats of one rung do not show.
 		y.SecondsPerToken.Noise = max(y.SecondsPerToken.Noise, b.noise(), x.noise())
 		y.SecondsPerToken.Real = y.SecondsPerToken.Real && math.Abs(y.SecondsPerToken.Share) > y.SecondsPerToken.Noise
@@ -286,7 +263,7 @@ func (b *benchResult) against(x *benchResult) *comparison {
 // noise is the greatest spread of all rungs.
 func (b *benchResult) noise() (most float64) {
 	for _, r := range b.Rungs {
-		most = max(most, r.SecondsPerToken.spread())
+		most = max(most, r.SecondsPerToken.Spread())
 	}
 	return most
 }
@@ -372,7 +349,7 @@ func (b *benchResult) writeTSV(w io.Writer) error {
 		return err
 	}
 	gb := func(bytes float64) string { return fmt.Sprintf("%.6g", bytes/1e9) }
-	of := func(s series, write func(float64) string) string {
+	of := func(s estimate.Series, write func(float64) string) string {
 		if len(s.Values) == 0 {
 			return ""
 		}
@@ -408,7 +385,7 @@ func (b *benchResult) write(out io.Writer) error {
 		before = ""
 	}
 	fmt.Fprintf(w, "%s\tPINNED\tEXPERTS\tS/TOKEN\tSPREAD\t%sEXPERT HIT\tNAIVE\tTRUNK HIT\tREAD/TOKEN\tWAITED\tPEAK RSS\t\n", head, before)
-	percent := func(s series) string {
+	percent := func(s estimate.Series) string {
 		if len(s.Values) == 0 {
 			return "-"
 		}
@@ -433,7 +410,7 @@ func (b *benchResult) write(out io.Writer) error {
 			note = "  " + r.Status + " later"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%.1f%%\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Label, size(r.Resident.KeptTrunkBytes), r.Resident.ExpertSlots,
-			seconds(r.SecondsPerToken.Median), 100*r.SecondsPerToken.spread(), before, percent(r.HitRate), percent(r.NaiveHitRate), percent(r.TrunkHitRate),
+			seconds(r.SecondsPerToken.Median), 100*r.SecondsPerToken.Spread(), before, percent(r.HitRate), percent(r.NaiveHitRate), percent(r.TrunkHitRate),
 			size(int64(r.ReadPerToken.Median)), percent(r.WaitShare), inMemory(int64(r.PeakRSS.Max)), note)
 	}
 	if err := w.Flush(); err != nil {
@@ -465,7 +442,7 @@ func (b *benchResult) write(out io.Writer) error {
 func (r *rung) writeNoise(out io.Writer) {
 	for _, x := range []struct {
 		what  string
-		s     series
+		s     estimate.Series
 		write func(float64) string
 	}{
 		{"time a token", r.SecondsPerToken, seconds}, {"time of the prompt", r.PromptSeconds, seconds},
@@ -473,10 +450,10 @@ func (r *rung) writeNoise(out io.Writer) {
 		{"peak memory", r.PeakRSS, func(x float64) string { return inMemory(int64(x)) }},
 	} {
 		fmt.Fprintf(out, "%-18s  median %s, from %s to %s: they lie %.1f%% apart\n",
-			x.what, x.write(x.s.Median), x.write(x.s.Min), x.write(x.s.Max), 100*x.s.spread())
+			x.what, x.write(x.s.Median), x.write(x.s.Min), x.write(x.s.Max), 100*x.s.Spread())
 	}
 	fmt.Fprintf(out, "a single run that is less than %.1f%% faster or slower than another says nothing on this machine\n",
-		100*r.SecondsPerToken.spread())
+		100*r.SecondsPerToken.Spread())
 }
 
 func (c *comparison) write(out io.Writer) error {

@@ -5,11 +5,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/k3infer/k3/core/estimate"
 )
 
-func seriesOf(values ...float64) (s series) {
+func seriesOf(values ...float64) (s estimate.Series) {
 	for _, v := range values {
-		s.add(v)
+		s.Add(v)
 	}
 	return s
 }
@@ -27,8 +29,8 @@ func TestSeriesHaveMedianAndSpread(t *testing.T) {
 		{[]float64{10, 100, 11}, 11, 10, 90. / 11},
 	} {
 		s := seriesOf(x.values...)
-		if s.Median != x.median || s.Min != x.low || s.spread() != x.spread {
-			t.Errorf("%v: median %g, least %g, spread %g", x.values, s.Median, s.Min, s.spread())
+		if s.Median != x.median || s.Min != x.low || s.Spread() != x.spread {
+			t.Errorf("%v: median %g, least %g, spread %g", x.values, s.Median, s.Min, s.Spread())
 		}
 		if len(s.Values) != len(x.values) || s.Values[0] != x.values[0] {
 			t.Errorf("%v became %v", x.values, s.Values)
@@ -39,7 +41,7 @@ func TestSeriesHaveMedianAndSpread(t *testing.T) {
 func TestADifferenceInsideTheNoiseIsNone(t *testing.T) {
 	for _, x := range []struct {
 		name        string
-		now, before series
+		now, before estimate.Series
 		real        bool
 		share       float64
 	}{
@@ -49,9 +51,9 @@ func TestADifferenceInsideTheNoiseIsNone(t *testing.T) {
 		{"apart, but by less than either spread", seriesOf(1, 1.2, 1.4), seriesOf(1.41, 1.5, 1.6), false, 1.2/1.5 - 1},
 		{"too few", seriesOf(1, 1), seriesOf(2, 2, 2), false, -.5},
 		{"equal", seriesOf(1, 1, 1), seriesOf(1, 1, 1), false, 0},
-		{"nothing to compare with", seriesOf(1, 1, 1), series{}, false, 0},
+		{"nothing to compare with", seriesOf(1, 1, 1), estimate.Series{}, false, 0},
 	} {
-		c := x.now.against(x.before)
+		c := compare(x.now, x.before)
 		if c.Real != x.real || math.Abs(c.Share-x.share) > 1e-12 {
 			t.Errorf("%s: %+v", x.name, c)
 		}
@@ -63,7 +65,7 @@ func TestADifferenceInsideTheNoiseIsNone(t *testing.T) {
 
 func TestComparingTwoMeasurementsTakesTheNoiseOfAllRungs(t *testing.T) {
 	measurement := func(scale float64, calm bool) *benchResult {
-		b := &benchResult{Kind: "ladder", Geometry: &geometry{Parameters: 1}, IDs: []int{1}, Started: time.Unix(int64(scale), 0)}
+		b := &benchResult{Kind: "ladder", Geometry: &estimate.Geometry{Parameters: 1}, IDs: []int{1}, Started: time.Unix(int64(scale), 0)}
 		other := seriesOf(3*scale, 3*scale, 3*scale)
 		if !calm {
 			other = seriesOf(2*scale, 3*scale, 5*scale)
@@ -119,7 +121,7 @@ func TestRungsAreComparedWithTheOneBeforeAndTheLastWithTheFirst(t *testing.T) {
 func TestTrueAndNaiveHitRatesAreToldApart(t *testing.T) {
 	// 10 rows of prompt in one pass through 4 layers, 2 experts each: 80 choices, of which 50 were distinct in their pass and
 	// 20 of those in memory. Then 5 passes of one row: 40 choices, 10 of them in memory. The trunk is 1000 bytes.
-	x := &report{Geometry: geometry{Experts: expertsGeometry{Layers: 4, TopK: 2}}, Residency: residency{TrunkBytes: 1000}}
+	x := &report{Geometry: estimate.Geometry{Experts: estimate.ExpertsGeometry{Layers: 4, TopK: 2}}, Residency: residency{TrunkBytes: 1000}}
 	x.Prefill = phase{Tokens: 10, Passes: 1, cost: cost{Seconds: 3, TrunkRead: 1000, ExpertRead: 30, ExpertRequests: 50, ExpertHits: 20}}
 	x.Decode = phase{Tokens: 5, Passes: 5, SecondsPerToken: 2,
 		cost:         cost{Seconds: 10, TrunkRead: 2000, ExpertRead: 30, ExpertRequests: 40, ExpertHits: 10},

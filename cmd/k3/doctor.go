@@ -21,6 +21,7 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/presets"
@@ -38,7 +39,7 @@ type diagnosis struct {
 	Preset   string          `json:"preset,omitempty"`       // the largest that fits
 	Least    int64           `json:"least_memory,omitempty"` // that the released model works with, if no preset fits
 	Place    string          `json:"place,omitempty"`        // the disk that the predictions are for
-	Rates    speed           `json:"rates"`
+	Rates    estimate.Rates  `json:"rates"`
 	Disks    []diskState     `json:"disks"`
 	Presets  []presetOutlook `json:"presets"`
 	Model    string          `json:"model"`
@@ -72,11 +73,11 @@ func (d *diskState) best() *diskRow {
 }
 
 type presetOutlook struct {
-	Name       string      `json:"name"`
-	Memory     int64       `json:"memory"`
-	Fits       bool        `json:"fits"` // the machine has the memory free
-	Prediction *prediction `json:"prediction,omitempty"`
-	Error      string      `json:"error,omitempty"`
+	Name       string               `json:"name"`
+	Memory     int64                `json:"memory"`
+	Fits       bool                 `json:"fits"` // the machine has the memory free
+	Prediction *estimate.Prediction `json:"prediction,omitempty"`
+	Error      string               `json:"error,omitempty"`
 }
 
 // releasedBytes is what the released checkpoint takes on disk.
@@ -145,7 +146,7 @@ func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time
 		d.Backends = append(d.Backends, backendState{x.Name, x.Missing()})
 	}
 	line.show(time.Now(), "measuring the processor")
-	if err := d.Rates.addCompute(ctx, d.Backend, d.Threads); err != nil {
+	if err := addCompute(ctx, &d.Rates, d.Backend, d.Threads); err != nil {
 		return d, err
 	}
 	if len(dirs) == 0 {
@@ -160,7 +161,7 @@ func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time
 	}
 	if place := d.place(); place != nil {
 		d.Place = place.Path
-		d.Rates.addDisk(place.diskRows, place.best().Rate)
+		addDisk(&d.Rates, place.diskRows, place.best().Rate)
 	}
 	d.outlook()
 	d.advise()
@@ -296,7 +297,7 @@ func measureDisk(ctx context.Context, dir string, loads []disk.Load, line *progr
 			return diskRows{}, errors.New("not a directory")
 		}
 		files := disk.Dir(dir)
-		if name, err := largestShard(files); err == nil && name != "" {
+		if name, err := estimate.LargestShard(files); err == nil && name != "" {
 			file, err := files.Open(name)
 			if err == nil {
 				defer file.Close()
@@ -318,7 +319,7 @@ func measureDisk(ctx context.Context, dir string, loads []disk.Load, line *progr
 // outlook predicts a token of the released model with every preset, all by the same figures.
 func (d *diagnosis) outlook() {
 	c := fabricate.Geometry("full")
-	weights := core.WeightsOf(c, true)
+	weights := estimate.WeightsOf(c, true)
 	plan, err := d.releasedPlan(c, 1<<50) // whatever the memory
 	for _, name := range presets.Names() {
 		budget, e := presets.Budget(name)
@@ -336,7 +337,7 @@ func (d *diagnosis) outlook() {
 		if x.Fits = x.Memory <= d.Free && e == nil; e != nil {
 			x.Error = "too little for the released model"
 		} else {
-			y := d.Rates.predict(within, weights)
+			y := d.Rates.Predict(within, weights)
 			x.Prediction = &y
 		}
 		if x.Fits && name != "auto" && (d.Preset == "" || x.Memory > d.outlookOf(d.Preset).Memory) {
@@ -347,16 +348,7 @@ func (d *diagnosis) outlook() {
 	if d.Preset != "" || err != nil {
 		return
 	}
-	low, high := int64(0), plan.Total-plan.Unused // too little, enough
-	for high-low > 1<<20 {
-		middle := low + (high-low)/2
-		if _, err := plan.Within(middle); err == nil {
-			high = middle
-		} else {
-			low = middle
-		}
-	}
-	d.Least = int64(roundUp(high))
+	d.Least = int64(roundUp(estimate.LeastMemory(plan)))
 }
 
 // releasedPlan is the plan of the released model.
@@ -425,7 +417,7 @@ func (d diagnosis) write(out io.Writer) error {
 	fmt.Fprintf(w, "processor\t%s, %s, %s/%s\n", cmp.Or(d.Machine.CPU, "unknown"), plural(d.Threads, "thread", "threads"), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintf(w, "backend\t%s", d.Backend)
 	if d.Rates.Trunk != nil {
-		fmt.Fprintf(w, ": %s of trunk, %s of experts", d.Rates.Trunk.rates(), d.Rates.Experts.rates())
+		fmt.Fprintf(w, ": %s of trunk, %s of experts", rateRange(d.Rates.Trunk), rateRange(d.Rates.Experts))
 	}
 	fmt.Fprintln(w)
 	for _, b := range d.Backends {
@@ -465,7 +457,7 @@ func (d diagnosis) write(out io.Writer) error {
 			continue
 		}
 		x := *p.Prediction
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Name, inMemory(p.Memory), d.Rates.token(x), size(x.TrunkRead+x.ExpertRead), fits)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Name, inMemory(p.Memory), tokenTime(d.Rates, x), size(x.TrunkRead+x.ExpertRead), fits)
 	}
 	if err := w.Flush(); err != nil {
 		return err

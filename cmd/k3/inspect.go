@@ -19,6 +19,7 @@ import (
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/core/tokenizer"
 	"github.com/k3infer/k3/presets"
 )
@@ -57,14 +58,14 @@ func inspectCommand() *cobra.Command {
 
 // inspection is what inspect found; what does not apply is empty.
 type inspection struct {
-	Path      string          `json:"path"`
-	Kind      string          `json:"kind"` // model, tensors or config
-	Geometry  *geometry       `json:"geometry,omitempty"`
-	StopIDs   []int           `json:"stop_ids,omitempty"`
-	Tokenizer *vocabularyInfo `json:"tokenizer,omitempty"`
-	Tensors   *tensorsInfo    `json:"tensors,omitempty"`
-	Shards    []shardInfo     `json:"shards,omitempty"`
-	Checked   int             `json:"checked_shards,omitempty"` // those with checksums, which every read is compared with
+	Path      string             `json:"path"`
+	Kind      string             `json:"kind"` // model, tensors or config
+	Geometry  *estimate.Geometry `json:"geometry,omitempty"`
+	StopIDs   []int              `json:"stop_ids,omitempty"`
+	Tokenizer *vocabularyInfo    `json:"tokenizer,omitempty"`
+	Tensors   *tensorsInfo       `json:"tensors,omitempty"`
+	Shards    []shardInfo        `json:"shards,omitempty"`
+	Checked   int                `json:"checked_shards,omitempty"` // those with checksums, which every read is compared with
 }
 
 type vocabularyInfo struct {
@@ -161,7 +162,7 @@ func inspectConfig(path string) (*inspection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inspect %s: %w", path, err)
 	}
-	g := newGeometry(c, c.Quantized)
+	g := estimate.GeometryOf(c, c.Quantized)
 	return &inspection{Path: path, Kind: "config", Geometry: &g}, nil
 }
 
@@ -176,7 +177,7 @@ func inspectModel(cmd *cobra.Command, path string) (*inspection, error) {
 	}
 	defer m.Close()
 	r := &inspection{Path: path, Kind: "model", StopIDs: append([]int{}, m.StopIDs...)}
-	g := newGeometry(m.Config, m.Quantized)
+	g := estimate.GeometryOf(m.Config, m.Quantized)
 	r.Geometry = &g
 	t, err := tokenizer.Load(files)
 	switch {
@@ -361,7 +362,7 @@ func part(name string, layer int, c *checkpoint.Config) string {
 func (r *inspection) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if g := r.Geometry; g != nil {
-		for _, l := range g.lines() {
+		for _, l := range geometryLines(g) {
 			fmt.Fprintf(table, "%s\t%s\n", l[0], l[1])
 		}
 	}
@@ -386,7 +387,7 @@ func (r *inspection) write(w io.Writer) error {
 	}
 	if g := r.Geometry; g != nil {
 		fmt.Fprintf(w, "\nlayers: K is KDA, M is MLA; a small letter has a dense MLP; a row is a residual block\n")
-		for _, row := range g.layerMap() {
+		for _, row := range layerMap(g) {
 			fmt.Fprintln(w, row)
 		}
 	}

@@ -5,20 +5,21 @@ import (
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
+	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/presets"
 )
 
-func measuredSpeed(disk, trunk, experts []float64) speed {
-	var s speed
+func measuredSpeed(disk, trunk, experts []float64) estimate.Rates {
+	var s estimate.Rates
 	for _, x := range []struct {
-		to    **series
+		to    **estimate.Series
 		rates []float64
 	}{{&s.Disk, disk}, {&s.Trunk, trunk}, {&s.Experts, experts}} {
 		for _, r := range x.rates {
 			if *x.to == nil {
-				*x.to = &series{}
+				*x.to = &estimate.Series{}
 			}
-			(*x.to).add(r)
+			(*x.to).Add(r)
 		}
 	}
 	return s
@@ -27,13 +28,13 @@ func measuredSpeed(disk, trunk, experts []float64) speed {
 // All budgets are computed from the same figures, so noise in them cannot make a larger one slower than a smaller.
 func TestNoPresetIsPredictedSlowerThanASmallerOne(t *testing.T) {
 	c := fabricate.Geometry("full")
-	w := core.WeightsOf(c, true)
+	w := estimate.WeightsOf(c, true)
 	plan, err := core.PlanGeometry(c, true, core.Options{Memory: 1 << 50, Context: core.DefaultContext, Threads: 2, Backend: "generic"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := measuredSpeed([]float64{3e9, 1e9, 2e9}, []float64{15e9, 17e9, 9e9}, []float64{9e9, 8e9, 4e9})
-	var before prediction
+	var before estimate.Prediction
 	for i, name := range []string{"ultra", "laptop", "desktop", "workstation", "server", "max"} {
 		budget, err := presets.Budget(name)
 		if err != nil || budget == 0 {
@@ -43,7 +44,7 @@ func TestNoPresetIsPredictedSlowerThanASmallerOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := s.predict(p, w)
+		x := s.Predict(p, w)
 		if !(x.Low <= x.Seconds && x.Seconds <= x.High) || x.Low == x.High {
 			t.Errorf("%s: %g, from %g to %g seconds", name, x.Seconds, x.Low, x.High)
 		}
@@ -74,13 +75,13 @@ func TestWhatWasNotMeasuredMakesAPredictionALowerBound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := core.WeightsOf(c, true)
-	for want, s := range map[string]speed{
+	w := estimate.WeightsOf(c, true)
+	for want, s := range map[string]estimate.Rates{
 		"13 s or more": measuredSpeed(nil, []float64{1e10}, []float64{12e9}),
 		"129 s":        measuredSpeed([]float64{1e9}, []float64{1e10}, []float64{12e9}),
 		"-":            {},
 	} {
-		if got := s.token(s.predict(p, w)); got != want {
+		if got := tokenTime(s, s.Predict(p, w)); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -90,7 +91,7 @@ func TestWhatWasNotMeasuredMakesAPredictionALowerBound(t *testing.T) {
 func TestTheDiskOfTheModelHasRoomForIt(t *testing.T) {
 	disk := func(path string, free int64, rate float64, notes ...string) diskState {
 		x := diskState{Path: path, Free: free, diskRows: diskRows{Notes: notes, Rows: []diskRow{{Order: "random", Readers: 8}}}}
-		x.Rows[0].Rate.add(rate)
+		x.Rows[0].Rate.Add(rate)
 		return x
 	}
 	unmeasured := diskState{Path: "/ro", Free: 9e12, Error: "permission denied"}

@@ -16,6 +16,7 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/core/graph"
 	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/presets"
@@ -23,28 +24,28 @@ import (
 
 // planReport is what k3 plan says. Sizes are in bytes, times in seconds, rates in bytes a second.
 type planReport struct {
-	Model       string       `json:"model"`
-	Present     bool         `json:"model_present"` // false: this is for the released model, which is not there
-	Total       int64        `json:"total_bytes"`
-	Used        int64        `json:"used_bytes"`
-	Items       []planItem   `json:"items"`
-	Context     int          `json:"context"`
-	PrefillRows int          `json:"prefill_rows"`
-	RingBuffers int          `json:"ring_buffers"`
-	PinnedTrunk int64        `json:"pinned_trunk_bytes"`
-	ExpertSlots int          `json:"expert_slots"`
-	Experts     int          `json:"experts"`
-	Session     int64        `json:"session_bytes"` // a saved session of a full context
-	Rates       *speed       `json:"rates,omitempty"`
-	Prediction  *prediction  `json:"prediction,omitempty"` // of a token
-	Others      []planBudget `json:"other_budgets,omitempty"`
+	Model       string               `json:"model"`
+	Present     bool                 `json:"model_present"` // false: this is for the released model, which is not there
+	Total       int64                `json:"total_bytes"`
+	Used        int64                `json:"used_bytes"`
+	Items       []planItem           `json:"items"`
+	Context     int                  `json:"context"`
+	PrefillRows int                  `json:"prefill_rows"`
+	RingBuffers int                  `json:"ring_buffers"`
+	PinnedTrunk int64                `json:"pinned_trunk_bytes"`
+	ExpertSlots int                  `json:"expert_slots"`
+	Experts     int                  `json:"experts"`
+	Session     int64                `json:"session_bytes"` // a saved session of a full context
+	Rates       *estimate.Rates      `json:"rates,omitempty"`
+	Prediction  *estimate.Prediction `json:"prediction,omitempty"` // of a token
+	Others      []planBudget         `json:"other_budgets,omitempty"`
 }
 
 // planBudget is what a token would take with the memory of a preset, by the same rates.
 type planBudget struct {
-	Preset     string     `json:"preset"`
-	Memory     int64      `json:"memory"`
-	Prediction prediction `json:"prediction"`
+	Preset     string              `json:"preset"`
+	Memory     int64               `json:"memory"`
+	Prediction estimate.Prediction `json:"prediction"`
 }
 
 type planItem struct {
@@ -126,7 +127,7 @@ func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 		quantized = geometry.Quantized
 	}
 	fixed, position := graph.StateBytes(geometry)
-	w := core.WeightsOf(geometry, quantized)
+	w := estimate.WeightsOf(geometry, quantized)
 	r.Model, r.Total, r.Used, r.Context, r.PrefillRows, r.RingBuffers = c.Model, p.Total, p.Total-p.Unused, p.Context, p.PrefillRows, p.Ring
 	r.PinnedTrunk, r.ExpertSlots, r.Experts = p.Pinned, p.Slots, w.ExpertLayers*w.Experts
 	r.Session = int64(fixed) + int64(position)*int64(p.Context)
@@ -137,14 +138,14 @@ func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 		return r, nil
 	}
 	line.show(time.Now(), "measuring the processor")
-	r.Rates = &speed{}
-	if err := r.Rates.addCompute(ctx, c.Compute.Backend, c.Compute.Threads); err != nil {
+	r.Rates = &estimate.Rates{}
+	if err := addCompute(ctx, r.Rates, c.Compute.Backend, c.Compute.Threads); err != nil {
 		return r, err
 	}
-	if err := r.Rates.addModel(ctx, c, files, line); err != nil {
+	if err := addModel(ctx, r.Rates, c, files, line); err != nil {
 		return r, err
 	}
-	x := r.Rates.predict(p, w)
+	x := r.Rates.Predict(p, w)
 	r.Prediction = &x
 	if o.TrunkMemory > 0 || o.ExpertMemory > 0 || x.TrunkRead+x.ExpertRead == 0 {
 		return r, nil // a division by hand is for one total, and more than all weights is of no use
@@ -155,7 +156,7 @@ func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 			return r, err
 		}
 		if other, err := p.Within(int64(budget)); budget > 0 && err == nil {
-			r.Others = append(r.Others, planBudget{name, int64(budget), r.Rates.predict(other, w)})
+			r.Others = append(r.Others, planBudget{name, int64(budget), r.Rates.Predict(other, w)})
 		}
 	}
 	return r, nil
@@ -171,16 +172,16 @@ func awaited(cmd *cobra.Command, c presets.Config) bool {
 }
 
 // addModel measures the disk that the model is on, or would be on. What cannot be measured is a note.
-func (s *speed) addModel(ctx context.Context, c presets.Config, files disk.Files, line *progress) error {
+func addModel(ctx context.Context, r *estimate.Rates, c presets.Config, files disk.Files, line *progress) error {
 	rows, err := measureModel(ctx, c, files, line)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		s.Notes = append(s.Notes, "the disk could not be measured: "+oneLine(err))
+		r.Notes = append(r.Notes, "the disk could not be measured: "+oneLine(err))
 		return nil
 	}
-	s.addDisk(rows, rows.Rows[0].Rate)
+	addDisk(r, rows, rows.Rows[0].Rate)
 	return nil
 }
 
@@ -196,7 +197,7 @@ func measureModel(ctx context.Context, c presets.Config, files disk.Files, line 
 	if dir == presets.DemoModel {
 		dir = ""
 	}
-	name, err := largestShard(files)
+	name, err := estimate.LargestShard(files)
 	if err != nil {
 		return diskRows{}, err
 	}
@@ -238,15 +239,15 @@ func (r planReport) write(cmd *cobra.Command) error {
 		return nil
 	}
 	fmt.Fprintln(out)
-	r.Rates.write(out)
+	writeRates(out, r.Rates)
 	x := r.Prediction
 	fmt.Fprintf(out, "a token needs %s of trunk, %s of it from the disk, and %s of experts, %s of it from the disk (%.0f%% in memory, a rule of thumb)\n",
 		size(x.TrunkBytes), size(x.TrunkRead), size(x.ExpertBytes), size(x.ExpertRead), 100*x.HitRate)
-	if r.Rates.complete() {
-		fmt.Fprintf(out, "a token takes about %s: %s of reading beside %s of computing\n", r.Rates.token(*x), between(x.DiskSeconds, x.DiskSeconds),
+	if r.Rates.Complete() {
+		fmt.Fprintf(out, "a token takes about %s: %s of reading beside %s of computing\n", tokenTime(*r.Rates, *x), between(x.DiskSeconds, x.DiskSeconds),
 			between(x.ComputeSeconds, x.ComputeSeconds))
 	} else if x.Seconds > 0 {
-		fmt.Fprintf(out, "a token takes about %s\n", r.Rates.token(*x))
+		fmt.Fprintf(out, "a token takes about %s\n", tokenTime(*r.Rates, *x))
 	}
 	if len(r.Others) == 0 || x.Seconds == 0 {
 		return nil
@@ -255,21 +256,21 @@ func (r planReport) write(cmd *cobra.Command) error {
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "PRESET\tMEMORY\tA TOKEN\tREADS\t")
 	for _, o := range r.Others {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t\n", o.Preset, inMemory(o.Memory), r.Rates.token(o.Prediction),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t\n", o.Preset, inMemory(o.Memory), tokenTime(*r.Rates, o.Prediction),
 			size(o.Prediction.TrunkRead+o.Prediction.ExpertRead))
 	}
 	return w.Flush()
 }
 
-// write says what was measured, a line each.
-func (s *speed) write(out io.Writer) {
-	if s.Disk != nil {
-		fmt.Fprintf(out, "this machine reads %s\n", s.Disk.rates())
+// writeRates says what was measured, a line each.
+func writeRates(out io.Writer, r *estimate.Rates) {
+	if r.Disk != nil {
+		fmt.Fprintf(out, "this machine reads %s\n", rateRange(r.Disk))
 	}
-	if s.Trunk != nil {
-		fmt.Fprintf(out, "this machine computes with %s of trunk and %s of experts\n", s.Trunk.rates(), s.Experts.rates())
+	if r.Trunk != nil {
+		fmt.Fprintf(out, "this machine computes with %s of trunk and %s of experts\n", rateRange(r.Trunk), rateRange(r.Experts))
 	}
-	for _, n := range s.Notes {
+	for _, n := range r.Notes {
 		fmt.Fprintf(out, "note: %s\n", n)
 	}
 }

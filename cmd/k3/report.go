@@ -10,39 +10,40 @@ import (
 
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
+	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/presets"
 )
 
 // report is what --report writes and, in short, what a run prints when it ends. Times are in seconds, sizes in bytes.
 type report struct {
-	Version      string           `json:"version"`
-	Model        string           `json:"model"`
-	Geometry     geometry         `json:"geometry"`
-	Preset       string           `json:"preset,omitempty"`
-	Backend      string           `json:"backend"`
-	Threads      int              `json:"threads"`
-	Context      int              `json:"context"`
-	PrefillChunk int              `json:"prefill_chunk"`
-	Seed         uint64           `json:"seed"`
-	Temperature  float64          `json:"temperature"`
-	PromptTokens int              `json:"prompt_tokens"`
-	IDs          []int            `json:"ids"` // generated
-	Text         string           `json:"text"`
-	Reasoning    string           `json:"reasoning,omitempty"`
-	ToolCalls    []chat.CallJSON  `json:"tool_calls,omitempty"`
-	StopReason   string           `json:"stop_reason"`
-	Error        string           `json:"error,omitempty"`
-	Prefill      phase            `json:"prefill"`
-	Decode       phase            `json:"decode"`
-	Guesses      *guesses         `json:"guesses,omitempty"` // with --speculate
-	PlannedRSS   int64            `json:"planned_rss_bytes"`
-	PeakRSS      int64            `json:"peak_rss_bytes,omitempty"`
-	Memory       map[string]int64 `json:"memory_bytes"` // outside the Go heap, by purpose
-	Residency    residency        `json:"residency"`
-	Policy       string           `json:"policy"`
-	Checked      checkedFiles     `json:"checked_reads"`
-	Machine      machine          `json:"machine"`
+	Version      string            `json:"version"`
+	Model        string            `json:"model"`
+	Geometry     estimate.Geometry `json:"geometry"`
+	Preset       string            `json:"preset,omitempty"`
+	Backend      string            `json:"backend"`
+	Threads      int               `json:"threads"`
+	Context      int               `json:"context"`
+	PrefillChunk int               `json:"prefill_chunk"`
+	Seed         uint64            `json:"seed"`
+	Temperature  float64           `json:"temperature"`
+	PromptTokens int               `json:"prompt_tokens"`
+	IDs          []int             `json:"ids"` // generated
+	Text         string            `json:"text"`
+	Reasoning    string            `json:"reasoning,omitempty"`
+	ToolCalls    []chat.CallJSON   `json:"tool_calls,omitempty"`
+	StopReason   string            `json:"stop_reason"`
+	Error        string            `json:"error,omitempty"`
+	Prefill      phase             `json:"prefill"`
+	Decode       phase             `json:"decode"`
+	Guesses      *guesses          `json:"guesses,omitempty"` // with --speculate
+	PlannedRSS   int64             `json:"planned_rss_bytes"`
+	PeakRSS      int64             `json:"peak_rss_bytes,omitempty"`
+	Memory       map[string]int64  `json:"memory_bytes"` // outside the Go heap, by purpose
+	Residency    residency         `json:"residency"`
+	Policy       string            `json:"policy"`
+	Checked      checkedFiles      `json:"checked_reads"`
+	Machine      machine           `json:"machine"`
 }
 
 // residency is how much of the weights there was memory for.
@@ -140,7 +141,7 @@ func newPhase(p core.Phase) phase {
 // newReport says what a run did, also one that failed.
 func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome, w *writer, failed error) *report {
 	r := &report{
-		Version: version(), Model: c.Model, Geometry: newGeometry(e.Config(), e.Quantized()), Preset: c.Preset,
+		Version: version(), Model: c.Model, Geometry: estimate.GeometryOf(e.Config(), e.Quantized()), Preset: c.Preset,
 		Backend: e.Backend(), Threads: e.Threads(), Context: e.Context(), PrefillChunk: e.MaxRows(),
 		Seed: c.Generate.Seed, Temperature: c.Generate.Temperature,
 		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), Reasoning: string(w.reasoning),

@@ -99,7 +99,7 @@ var units = []struct {
 	{3, "core/checkpoint"}, {3, "core/tokenizer"}, {3, "core/sample"},
 	{4, "core/hub"}, {4, "core/tape"}, {4, "core/pack"}, {4, "core/experts"}, {4, "core/chat"},
 	{5, "core/graph"}, {5, "core/verify"},
-	{6, "core/session"}, {6, "core/speculate"},
+	{6, "core/estimate"}, {6, "core/session"}, {6, "core/speculate"},
 	{7, "core"},
 	{8, "core/conversation"}, {8, "backends"}, {8, "policies"}, {8, "presets"},
 	{9, "conformance"},

@@ -27,6 +27,18 @@ func (s Spec) Name() string {
 	return name
 }
 
+// Elements is the number of values that the tensor has.
+func (s Spec) Elements() int64 {
+	n := int64(1)
+	for _, d := range s.Shape {
+		n *= int64(d)
+	}
+	return n
+}
+
+// Bytes is what the tensor takes, as released.
+func (s Spec) Bytes() int64 { return s.Elements() * int64(s.DType.Bits()) / 8 }
+
 // Accepts reports whether a tensor of this type and shape will do: U8 only where it is asked for, BF16, F16 or F32
 // elsewhere; A_log per head or padded to the head width; A_log and convolutions with or without dimensions of one.
 func (s Spec) Accepts(t DType, shape []int) bool {
