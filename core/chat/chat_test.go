@@ -279,6 +279,51 @@ func TestUser(t *testing.T) {
 	}
 }
 
+func TestAPartialMessageTakesThePlaceOfTheGenerationPrompt(t *testing.T) {
+	const opening = `‹message| role|="|assistant|"~`
+	for _, c := range []struct {
+		name     string
+		begun    Message
+		thinking bool
+		want     string
+		thinks   bool // what comes next
+	}{
+		{"reasoning", Message{Reasoning: "r"}, true, opening + "‹think~r", true},
+		{"content", Message{Content: Text("c")}, true, opening + "‹response~c", false},
+		{"both", Message{Reasoning: "r", Content: Text("c")}, true, opening + "‹think~r›think~‹response~c", false},
+		{"neither", Message{}, true, opening + "‹response~", false},
+		{"reasoning though thinking is off", Message{Reasoning: "r"}, false, opening + "‹think~r", true},
+		{"a name", Message{Name: "n", Content: Text("c")}, false, `‹message| role|="|assistant|"| name|="|n|"~‹response~c`, false},
+	} {
+		c.begun.Role = "assistant"
+		r := Request{Messages: []Message{{Role: "user", Content: Text("q")}, c.begun}, Thinking: c.thinking, ToolChoice: "none",
+			AddGenerationPrompt: true, Partial: true}
+		segments, err := Render(r)
+		got := spell(segments)
+		if err != nil || !strings.HasSuffix(got, "next message.›message~¶\n"+c.want) || strings.Count(got, opening[:len(opening)-1]) != 1 {
+			t.Errorf("%s: got %s, %v", c.name, got, err)
+		}
+		if r.StartsThinking() != c.thinks {
+			t.Errorf("%s: thinks next: %v", c.name, !c.thinks)
+		}
+	}
+	for _, m := range [][]Message{nil, {{Role: "user"}}, {{Role: "assistant", ToolCalls: []ToolCall{{Name: "f"}}}}} {
+		if _, err := Render(Request{Messages: m, Partial: true}); !errors.Is(err, ErrRequest) {
+			t.Errorf("%v: got %v", m, err)
+		}
+	}
+}
+
+func TestFormatArgumentsWritesLikeTheReference(t *testing.T) {
+	got, err := FormatArguments(json.RawMessage(`{"b":[1,2.50],"a":{"x":"\u00e9"}}`))
+	if want := `{"b": [1, 2.5], "a": {"x": "é"}}`; got != want || err != nil {
+		t.Errorf("got %s, %v", got, err)
+	}
+	if _, err := FormatArguments(json.RawMessage(`{`)); !errors.Is(err, ErrRequest) {
+		t.Error(err)
+	}
+}
+
 func TestATokenizerWithoutMarkupIsRefused(t *testing.T) {
 	tok, err := tokenizer.Load(noConfig{disk.Dir("../../presets/demo/checkpoint")})
 	if err != nil {

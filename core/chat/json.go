@@ -142,6 +142,15 @@ func (s jsonStyle) write(b *strings.Builder, v any) {
 	}
 }
 
+// FormatArguments returns the text of a call's arguments that are a JSON value, as the reference writes it.
+func FormatArguments(value json.RawMessage) (string, error) {
+	v, err := parseJSON(value)
+	if err != nil {
+		return "", fmt.Errorf("%w: %v", ErrRequest, err)
+	}
+	return argument.text(v), nil
+}
+
 // quote writes s as a JSON string with nothing escaped that need not be; encoding/json escapes U+2028 and more.
 func quote(b *strings.Builder, s string) {
 	b.WriteByte('"')

@@ -153,6 +153,21 @@ func (p *Parser) Finish() []Event {
 	return p.take()
 }
 
+// Section tells what a piece of plain text is that comes next, or that came last: ReasoningDelta, ContentDelta or
+// ArgumentsDelta. It is Done for what is not shown, in the markup and outside of it.
+func (p *Parser) Section() EventKind {
+	switch {
+	case p.tag != "":
+	case p.state == inThink:
+		return ReasoningDelta
+	case p.state == inResponse:
+		return ContentDelta
+	case p.state == inArgument, p.state == inJSON:
+		return ArgumentsDelta
+	}
+	return Done
+}
+
 // Message returns the reply as far as it has been read. A call that was cut has the arguments that its events had.
 func (p *Parser) Message() Message {
 	m := Message{Role: "assistant", Reasoning: p.reasoning.String(), ToolCalls: slices.Clone(p.calls)}

@@ -153,6 +153,23 @@ func TestReplies(t *testing.T) {
 	}
 }
 
+func TestSectionTellsWhatTextIs(t *testing.T) {
+	p := NewParser(nil, true)
+	for i, c := range []struct {
+		piece string
+		want  EventKind
+	}{
+		{"r", ReasoningDelta}, {"‹", Done}, {"tools", Done}, {"~", Done}, {`‹call tool="f" index="1"~`, Done},
+		{`‹argument key="a" type="number"~`, ArgumentsDelta}, {"1", ArgumentsDelta}, {"›argument", Done}, {"~›call~›tools~ ", Done},
+		{"c", ContentDelta}, {"›response~", Done}, {"¶", Done},
+	} {
+		p.Write(reply(c.piece))
+		if got := p.Section(); got != c.want {
+			t.Errorf("piece %d, %q: got %v, want %v", i, c.piece, got, c.want)
+		}
+	}
+}
+
 func TestCharactersMayBeCut(t *testing.T) {
 	text := reply("é你›think~‹response~😀\xff!›response~¶")
 	for i := range len(text) + 1 {

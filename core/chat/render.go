@@ -73,11 +73,20 @@ func Render(r Request) ([]Segment, error) {
 			"(not including the response channel), supported values include `low`, `medium`, `high`, and `max`.\n"+
 			"Now the system is invoked with `thinking_effort="+r.Effort+"`.")
 	}
+	messages := inCallOrder(r.Messages)
+	var begun Message
+	if r.Partial {
+		last := len(messages) - 1
+		if last < 0 || messages[last].Role != "assistant" || len(messages[last].ToolCalls) > 0 {
+			return nil, bad("messages", "the message to go on from must be the assistant's and have no calls")
+		}
+		messages, begun = messages[:last], messages[last]
+	}
 	var calls []ToolCall // of the last assistant message
 	results := 0         // tool messages since then
-	for i, m := range inCallOrder(r.Messages) {
+	for i, m := range messages {
 		field := fmt.Sprintf("messages[%d]", i)
-		attributes := []string{"role", m.Role}
+		attributes := attributesOf(m)
 		switch {
 		case m.Role == "system" && len(m.Tools) > 0:
 			if err := w.tools(field+".tools", m.Tools, "## New Tools Available\n"+
@@ -97,9 +106,6 @@ func Render(r Request) ([]Segment, error) {
 			}
 			attributes = append(attributes, "tool", m.Tool, "index", strconv.Itoa(results))
 		case m.Role == "system" || m.Role == "user" || m.Role == "assistant":
-			if m.Name != "" {
-				attributes = append(attributes, "name", m.Name)
-			}
 		default:
 			return nil, bad(field+".role", "%q is none of system, user, assistant, tool", m.Role)
 		}
@@ -122,7 +128,10 @@ func Render(r Request) ([]Segment, error) {
 	if err := w.format(r.ResponseFormat); err != nil {
 		return nil, err
 	}
-	if r.AddGenerationPrompt {
+	switch {
+	case r.Partial:
+		w.begun(begun, r.StartsThinking())
+	case r.AddGenerationPrompt:
 		w.open("message", "role", "assistant")
 		w.open(firstSection(r.Thinking))
 	}
@@ -130,6 +139,15 @@ func Render(r Request) ([]Segment, error) {
 		return nil, bad("image_prompts", "%d prompts, but the messages have another number of images", len(r.ImagePrompts))
 	}
 	return w.segments, nil
+}
+
+// attributesOf returns the attributes of a message's element, but for those of a tool's result.
+func attributesOf(m Message) []string {
+	attributes := []string{"role", m.Role}
+	if m.Name != "" && m.Role != "tool" {
+		attributes = append(attributes, "name", m.Name)
+	}
+	return attributes
 }
 
 func firstSection(thinking bool) string {
@@ -281,6 +299,21 @@ func (w *writer) assistant(m Message) {
 		w.close("call")
 	}
 	w.close("tools")
+}
+
+// begun writes a message of the assistant as far as it has got.
+func (w *writer) begun(m Message, thinking bool) {
+	w.open("message", attributesOf(m)...)
+	if m.Reasoning != "" {
+		w.open("think")
+		w.text(m.Reasoning)
+		if thinking {
+			return
+		}
+		w.close("think")
+	}
+	w.open("response")
+	w.content(m.Content)
 }
 
 func (w *writer) tools(field string, tools json.RawMessage, title string) error {

@@ -29,6 +29,9 @@ type Request struct {
 	Effort string
 	// AddGenerationPrompt opens the assistant's next message.
 	AddGenerationPrompt bool
+	// Partial says that the last message, an assistant's, is the beginning of the next one: the model goes on where its text
+	// ends, at the end of the content or, if there is none, of the reasoning. It takes the place of the generation prompt.
+	Partial bool
 	// ImagePrompts replace the image parts, in order. They may contain control tokens, so they must not come from a stranger.
 	ImagePrompts []string
 }
@@ -50,6 +53,15 @@ type Message struct {
 type Part struct {
 	Text  string
 	Image bool
+}
+
+// StartsThinking reports whether what the model adds begins inside a think section: what NewParser asks.
+func (r Request) StartsThinking() bool {
+	if !r.Partial || len(r.Messages) == 0 {
+		return r.Thinking
+	}
+	last := r.Messages[len(r.Messages)-1]
+	return last.Reasoning != "" && last.Plain() == ""
 }
 
 // Text makes the content of a message, Message.Content, that is one piece of text and no image.
