@@ -8,23 +8,10 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
-	"testing"
 
 	"github.com/k3infer/k3/backends/generic"
 	"github.com/k3infer/k3/core/kernel"
 )
-
-// TestBackend checks every kernel of b against the generic backend, bit for bit. A backend's own test needs no more than
-// to call it.
-func TestBackend(t *testing.T, b kernel.Backend) {
-	for _, k := range kernels {
-		t.Run(k.name, func(t *testing.T) {
-			if err := checkKernel(b, k, 1); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
-}
 
 // CheckKernels checks every kernel of b against the generic backend, bit for bit, on random shapes and values drawn from
 // seed and on the shapes and values that break implementations: tails, strides, unaligned addresses, memory that ends with

@@ -2,7 +2,7 @@
 // against the generic backend bit for bit, and whole models against goldens of an independent float64 oracle
 // (conformance/oracle, whose output is committed here; none of it comes from this engine).
 //
-// The author of a backend calls Test with one line; `k3 conformance` runs the same checks for a user.
+// The author of a backend calls conformancetest.Test with one line; `k3 conformance` runs the same checks for a user.
 package conformance
 
 import (

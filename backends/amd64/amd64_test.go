@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	_ "github.com/k3infer/k3/backends/amd64"
-	"github.com/k3infer/k3/conformance"
+	"github.com/k3infer/k3/conformance/conformancetest"
 	"github.com/k3infer/k3/core/kernel"
 )
 
@@ -27,7 +27,7 @@ func TestBackendsGiveTheBitsOfGeneric(t *testing.T) {
 				}
 				t.Skip(err)
 			}
-			conformance.Test(t, name)
+			conformancetest.Test(t, name)
 		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	_ "github.com/k3infer/k3/backends/arm64"
-	"github.com/k3infer/k3/conformance"
+	"github.com/k3infer/k3/conformance/conformancetest"
 	"github.com/k3infer/k3/core/kernel"
 )
 
@@ -15,7 +15,7 @@ func TestBackendGivesTheBitsOfGeneric(t *testing.T) {
 	if runtime.GOARCH != "arm64" || noasm {
 		t.Skip("this program has no NEON")
 	}
-	conformance.Test(t, "neon")
+	conformancetest.Test(t, "neon")
 }
 
 // Every arm64 processor has NEON: the backend must be there, and be the one that is taken.
