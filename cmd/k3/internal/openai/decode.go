@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// The names by which a request may always ask for the model, whatever it is called.
+// aliases are the names by which a request may always ask for the model, whatever it is called.
 var aliases = []string{"", "kimi-k3", "k3", "moonshotai/kimi-k3"}
 
 const (
 	defaultModel            = "kimi-k3"
 	defaultCompletionTokens = 16 // of OpenAI's completions
 
-	// More of these than any prompt has room for are refused before they take memory: a message is a dozen tokens of markup.
+	// maxMessages is more than any prompt has room for, so that more are refused before they take memory: each is a dozen tokens of markup.
 	maxMessages = 1 << 16
 	maxPrompts  = 2048 // as many as OpenAI takes in a list
 
