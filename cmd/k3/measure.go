@@ -15,12 +15,11 @@ import (
 
 // addCompute measures the processor. What cannot be measured is a note.
 func addCompute(ctx context.Context, r *estimate.Rates, backend string, threads int) (err error) {
-	r.Trunk, r.Experts, err = estimate.MeasureCompute(ctx, backend, threads)
+	err = r.MeasureCompute(ctx, backend, threads)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		r.Trunk, r.Experts = nil, nil
 		r.Notes = append(r.Notes, "the processor could not be measured: "+oneLine(err))
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -39,6 +40,9 @@ type planReport struct {
 	Rates       *estimate.Rates      `json:"rates,omitempty"`
 	Prediction  *estimate.Prediction `json:"prediction,omitempty"` // of a token
 	Others      []planBudget         `json:"other_budgets,omitempty"`
+	Sequences   int                  `json:"sequences"`
+	Shared      []estimate.Shared    `json:"shared,omitempty"`         // of so many texts at a time, with the same memory
+	Best        int                  `json:"best_sequences,omitempty"` // that make most tokens an hour; 0: not known
 }
 
 // planBudget is what a token would take with the memory of a preset, by the same rates.
@@ -55,6 +59,7 @@ type planItem struct {
 
 func planCommand() *cobra.Command {
 	var asJSON, quick bool
+	var sequences sequencesFlag
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Say what memory a configuration would use, and how fast it would be",
@@ -62,11 +67,14 @@ func planCommand() *cobra.Command {
 			"each preset: the disk that holds the model and the processor are measured, several times, for two or three seconds. Where the\n" +
 			"figures differ, the time is a range.\n\n" +
 			"A preset whose model is not there yet is planned for the released model. The disk it would be on is then measured with a scratch\n" +
-			"file of 1 GiB, removed again.",
-		Example: "  k3 plan --preset laptop\n  k3 plan --model ~/k3model --memory 8GiB --json",
+			"file of 1 GiB, removed again.\n\n" +
+			"With --sequences it plans for several texts at a time, which share each pass over the weights, and says what 1, 2, 4, ... of them\n" +
+			"would be worth: more texts make more of each pass, and their states leave less memory for weights.",
+		Example: "  k3 plan --preset laptop\n  k3 plan --model ~/k3model --memory 8GiB --json\n" +
+			"  k3 plan --preset workstation --context 4096 --sequences auto",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := makePlan(cmd, quick)
+			r, err := makePlan(cmd, quick, sequences)
 			if err != nil {
 				return err
 			}
@@ -78,12 +86,40 @@ func planCommand() *cobra.Command {
 	}
 	cmd.Flags().SortFlags = false
 	addConfigFlags(cmd, "model", "trunk", "memory", "trunk-memory", "expert-memory", "context", "prefill-chunk", "speculate", "threads", "backend")
+	cmd.Flags().Var(&sequences, "sequences", "plan for `N` texts at a time, or auto: as many as make most tokens an hour")
 	cmd.Flags().BoolVar(&quick, "no-measure", false, "measure nothing and predict nothing")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return cmd
 }
 
-func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
+// sequencesFlag is a number of texts, or auto.
+type sequencesFlag struct {
+	n    int // 0: not given
+	auto bool
+}
+
+func (f *sequencesFlag) Type() string { return "number of texts" }
+
+func (f *sequencesFlag) String() string {
+	if f.auto || f.n == 0 {
+		return "auto"
+	}
+	return strconv.Itoa(f.n)
+}
+
+func (f *sequencesFlag) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	if f.auto = text == "auto"; !f.auto && (err != nil || n < 1) {
+		return fmt.Errorf("%q: must be a whole number from 1 up, or auto", text)
+	}
+	f.n = n
+	return nil
+}
+
+func makePlan(cmd *cobra.Command, quick bool, sequences sequencesFlag) (r planReport, err error) {
+	if sequences.auto && quick {
+		return r, usagef("--sequences auto rests on measurements: it does not go with --no-measure")
+	}
 	c, err := loadConfig(cmd)
 	if err != nil {
 		return r, err
@@ -104,6 +140,7 @@ func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 	announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
 	line.opening(c.Model)
 	o := engineOptions(c, files, line)
+	o.Sequences = sequences.n
 	var p memory.Plan
 	var geometry *checkpoint.Config
 	quantized := true
@@ -126,8 +163,26 @@ func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 	if r.Present {
 		quantized = geometry.Quantized
 	}
-	fixed, position := graph.StateBytes(geometry)
 	w := estimate.WeightsOf(geometry, quantized)
+	r.Rates = &estimate.Rates{}
+	if !quick {
+		line.show(time.Now(), "measuring the processor")
+		if err := addCompute(ctx, r.Rates, c.Compute.Backend, c.Compute.Threads); err != nil {
+			return r, err
+		}
+		if !r.Present {
+			files = nil
+		}
+		if err := addModel(ctx, r.Rates, c, files, line); err != nil {
+			return r, err
+		}
+	}
+	if r.Sequences = max(sequences.n, 1); sequences.n > 0 || sequences.auto {
+		if p, err = r.share(p, w, sequences); err != nil {
+			return r, err
+		}
+	}
+	fixed, position := graph.StateBytes(geometry)
 	r.Model, r.Total, r.Used, r.Context, r.PrefillRows, r.RingBuffers = c.Model, p.Total, p.Total-p.Unused, p.Context, p.PrefillRows, p.Ring
 	r.PinnedTrunk, r.ExpertSlots, r.Experts = p.Pinned, p.Slots, w.ExpertLayers*w.Experts
 	r.Session = int64(fixed) + int64(position)*int64(p.Context)
@@ -135,19 +190,12 @@ func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 		r.Items = append(r.Items, planItem(i))
 	}
 	if quick {
+		r.Rates = nil
 		return r, nil
-	}
-	line.show(time.Now(), "measuring the processor")
-	r.Rates = &estimate.Rates{}
-	if err := addCompute(ctx, r.Rates, c.Compute.Backend, c.Compute.Threads); err != nil {
-		return r, err
-	}
-	if err := addModel(ctx, r.Rates, c, files, line); err != nil {
-		return r, err
 	}
 	x := r.Rates.Predict(p, w)
 	r.Prediction = &x
-	if o.TrunkMemory > 0 || o.ExpertMemory > 0 || x.TrunkRead+x.ExpertRead == 0 {
+	if r.Shared != nil || o.TrunkMemory > 0 || o.ExpertMemory > 0 || x.TrunkRead+x.ExpertRead == 0 {
 		return r, nil // a division by hand is for one total, and more than all weights is of no use
 	}
 	for _, name := range presets.Names() {
@@ -160,6 +208,25 @@ func makePlan(cmd *cobra.Command, quick bool) (r planReport, err error) {
 		}
 	}
 	return r, nil
+}
+
+// share adds what several texts at a time are worth, and returns the plan for as many as are wanted.
+func (r *planReport) share(p memory.Plan, w estimate.Weights, sequences sequencesFlag) (memory.Plan, error) {
+	all, best, err := r.Rates.Share(p, w, sequences.n)
+	if err != nil {
+		return p, err
+	}
+	r.Shared = all
+	if best >= 0 {
+		r.Best = all[best].Sequences
+	}
+	if sequences.auto {
+		if best < 0 {
+			return p, errors.New("--sequences auto: not all that it rests on could be measured")
+		}
+		r.Sequences = r.Best
+	}
+	return p.WithSequences(r.Sequences)
 }
 
 // awaited tells whether the configuration's model is the one that a preset expects and nobody has fetched yet.
@@ -216,8 +283,8 @@ func (r planReport) write(cmd *cobra.Command) error {
 		memory.Vectors: "norms, biases, convolutions", memory.Workspace: "a pass of up to " + plural(r.PrefillRows, "row", "rows"),
 		memory.Logits:       "scores of the vocabulary, a row",
 		memory.Guesses:      "rows that may be taken back",
-		memory.State:        "what a text leaves behind, whatever its length",
-		memory.Latents:      "attention caches of " + plural(r.Context, "position", "positions"),
+		memory.State:        "what a text leaves behind, whatever its length" + r.times(),
+		memory.Latents:      "attention caches of " + plural(r.Context, "position", "positions") + r.times(),
 		memory.TrunkRing:    fmt.Sprintf("%d buffers that the rest of the trunk passes through", r.RingBuffers),
 		memory.TrunkTiles:   "the part of the trunk that stays",
 		memory.TrunkScratch: "the compressed part that is in use, expanded",
@@ -235,6 +302,9 @@ func (r planReport) write(cmd *cobra.Command) error {
 	}
 	out := cmd.OutOrStdout()
 	fmt.Fprintf(out, "\na saved session of %s takes %s\n", plural(r.Context, "token", "tokens"), size(r.Session))
+	if r.Prediction == nil && r.Shared != nil {
+		return r.writeShared(out)
+	}
 	if r.Prediction == nil {
 		return nil
 	}
@@ -249,6 +319,9 @@ func (r planReport) write(cmd *cobra.Command) error {
 	} else if x.Seconds > 0 {
 		fmt.Fprintf(out, "a token takes about %s\n", tokenTime(*r.Rates, *x))
 	}
+	if r.Shared != nil {
+		return r.writeShared(out)
+	}
 	if len(r.Others) == 0 || x.Seconds == 0 {
 		return nil
 	}
@@ -258,6 +331,32 @@ func (r planReport) write(cmd *cobra.Command) error {
 	for _, o := range r.Others {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t\n", o.Preset, inMemory(o.Memory), tokenTime(*r.Rates, o.Prediction),
 			size(o.Prediction.TrunkRead+o.Prediction.ExpertRead))
+	}
+	return w.Flush()
+}
+
+// times is ", times N" for several texts.
+func (r planReport) times() string {
+	if r.Sequences < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", times %d", r.Sequences)
+}
+
+// writeShared writes what 1, 2, 4, ... texts at a time are worth.
+func (r planReport) writeShared(out io.Writer) error {
+	fmt.Fprintf(out, "\nseveral texts at a time, a row of each in every pass (experts as if every one were as likely as any other):\n\n")
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "TEXTS\tSTATES\tA PASS READS\tA PASS TAKES\tTOKENS AN HOUR\tOF EACH TEXT\t")
+	for _, x := range r.Shared {
+		seconds, tokens, each, mark := "?", "?", "?", ""
+		if x.Seconds > 0 {
+			seconds, tokens, each = between(x.Seconds, x.Seconds), fmt.Sprintf("%.0f", x.Tokens), fmt.Sprintf("%.0f", x.Each)
+		}
+		if x.Sequences == r.Best {
+			mark = "  most"
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Sequences, inMemory(x.StateBytes), size(x.TrunkRead+x.ExpertRead), seconds, tokens, each, mark)
 	}
 	return w.Flush()
 }

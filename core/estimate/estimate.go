@@ -36,11 +36,14 @@ func WeightsOf(c *checkpoint.Config, quantized bool) Weights {
 // Rates is how fast a machine was measured to be, several times each, in bytes of weights a second. What could not be measured is
 // nil, and Notes say why.
 type Rates struct {
-	Disk    *Series  `json:"disk,omitempty"`    // weights from the disk
-	Trunk   *Series  `json:"trunk,omitempty"`   // BF16 weights multiplied with one vector
-	Experts *Series  `json:"experts,omitempty"` // MXFP4 weights multiplied with one vector
-	Direct  bool     `json:"direct"`            // the disk was read around the page cache
-	Notes   []string `json:"notes,omitempty"`   // what else must be known about the figures
+	Disk    *Series `json:"disk,omitempty"`    // weights from the disk
+	Trunk   *Series `json:"trunk,omitempty"`   // BF16 weights multiplied with one vector
+	Experts *Series `json:"experts,omitempty"` // MXFP4 weights multiplied with one vector
+	// TrunkShared and ExpertsShared are the same with SharedRows vectors: bytes of weights a second, each multiplied with all of them.
+	TrunkShared   *Series  `json:"trunk_shared,omitempty"`
+	ExpertsShared *Series  `json:"experts_shared,omitempty"`
+	Direct        bool     `json:"direct"`          // the disk was read around the page cache
+	Notes         []string `json:"notes,omitempty"` // what else must be known about the figures
 }
 
 // Complete reports whether all that a prediction rests on was measured.

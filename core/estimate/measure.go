@@ -19,34 +19,34 @@ import (
 // computeRounds is how many times MeasureCompute measures.
 const computeRounds = 5
 
-// MeasureCompute measures how fast a backend computes, several times, in a fraction of a second. It takes
-// up to 256 MiB of memory, and no more than a quarter of what the machine has free.
-func MeasureCompute(ctx context.Context, backend string, threads int) (trunk, experts *Series, err error) {
+// MeasureCompute measures how fast a backend computes, with one vector and with SharedRows of them, several times, in a second or
+// less, and puts it into r. It takes up to 256 MiB of memory, and no more than a quarter of what the machine has free.
+func (r *Rates) MeasureCompute(ctx context.Context, backend string, threads int) error {
 	b, err := kernel.Select(backend)
 	if err != nil {
-		return nil, nil, fmt.Errorf("estimate: measure: %w", err)
+		return fmt.Errorf("estimate: measure: %w", err)
 	}
 	if threads == 0 {
 		threads = kernel.DefaultThreads()
 	}
 	pool := kernel.NewPool(b, threads)
 	defer pool.Close()
-	const cols = 7168
+	const cols, step = 7168, 256
 	var account memory.Account
 	block, err := account.Allocate("measure", int(min(256<<20, max(16<<20, memory.Probe().Free().Free/4))))
 	if err != nil {
-		return nil, nil, fmt.Errorf("estimate: measure: %w", err)
+		return fmt.Errorf("estimate: measure: %w", err)
 	}
 	defer block.Free()
 	data := block.Bytes()
 	for i := range data {
 		data[i] = byte(i*7) &^ 0x40 // finite as BF16
 	}
-	x := make([]float32, cols)
+	x := make([]float32, SharedRows*cols)
 	for i := range x {
 		x[i] = float32(i%13) - 6
 	}
-	product := func(f kernel.Format) (rate func() float64) {
+	product := func(f kernel.Format, n int) (rate func() float64) {
 		t := kernel.Tile{Format: f, Cols: cols, Stride: cols}
 		if f == kernel.MXFP4 {
 			t.Scale = make([]byte, len(data)/f.RowBytes(cols)*cols/kernel.GroupSize)
@@ -57,27 +57,31 @@ func MeasureCompute(ctx context.Context, backend string, threads int) (trunk, ex
 		t.Rows = len(data) / f.RowBytes(cols)
 		t.Data = data[:t.Rows*f.RowBytes(cols)]
 		t.Scale = t.Scale[:min(len(t.Scale), t.Rows*cols/kernel.GroupSize)]
-		packed := pool.Pack(make([]float32, pool.PackedLen(f, cols, 1)), f, x, cols, cols, 1)
-		dst := make([]float32, t.Rows)
+		packed := pool.Pack(make([]float32, pool.PackedLen(f, cols, n)), f, x, cols, cols, n)
+		dst := make([]float32, n*step)
 		return func() float64 {
-			const step = 256
 			start, done := time.Now(), 0
 			for from := 0; from+step <= t.Rows && time.Since(start) < 80*time.Millisecond && ctx.Err() == nil; from += step {
-				pool.Product(dst[from:], t.Rows, t.Slice(from, from+step), packed)
+				pool.Product(dst, step, t.Slice(from, from+step), packed)
 				done += step
 			}
 			return float64(done*(f.RowBytes(cols)+len(t.Scale)/t.Rows)) / time.Since(start).Seconds()
 		}
 	}
-	bf16, mxfp4 := product(kernel.BF16), product(kernel.MXFP4)
-	bf16()
-	mxfp4() // the first round finds nothing in place
-	trunk, experts = &Series{}, &Series{}
-	for range computeRounds {
-		trunk.Add(bf16())
-		experts.Add(mxfp4())
+	series := []**Series{&r.Trunk, &r.Experts, &r.TrunkShared, &r.ExpertsShared}
+	rates := []func() float64{product(kernel.BF16, 1), product(kernel.MXFP4, 1), product(kernel.BF16, SharedRows), product(kernel.MXFP4, SharedRows)}
+	var measured [4]Series
+	for round := range computeRounds + 1 {
+		for i, rate := range rates {
+			if x := rate(); round > 0 { // the first finds nothing in place
+				measured[i].Add(x)
+			}
+		}
 	}
-	return trunk, experts, ctx.Err()
+	for i := range series {
+		*series[i] = &measured[i]
+	}
+	return ctx.Err()
 }
 
 // DiskRates is how fast a disk was read.

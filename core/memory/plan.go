@@ -89,6 +89,13 @@ func (p Plan) Within(total int64) (Plan, error) {
 	return Make(r)
 }
 
+// WithSequences is the plan for n sequences, each of the whole context, in the same total.
+func (p Plan) WithSequences(n int) (Plan, error) {
+	r := p.request
+	r.Sequences, r.Tokens = n, 0
+	return Make(r)
+}
+
 // Bytes is the memory for one purpose.
 func (p Plan) Bytes(purpose string) (n int64) {
 	for _, i := range p.Items {
