@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/k3infer/k3/core/internal/counted"
 )
 
 // Named is a tensor to write.
@@ -73,25 +75,14 @@ func WriteFile(w io.Writer, tensors []Named) error {
 	}
 	for _, t := range tensors {
 		size, _ := byteSize(t.DType, t.Shape)
-		c := &counter{w: w}
+		c := &counted.Writer{W: w}
 		err := t.Data(c)
-		if err == nil && c.n != size {
-			err = fmt.Errorf("%d bytes of data for %d", c.n, size)
+		if err == nil && c.N != size {
+			err = fmt.Errorf("%d bytes of data for %d", c.N, size)
 		}
 		if err != nil {
 			return fmt.Errorf("checkpoint: write tensor %s: %w", t.Name, err)
 		}
 	}
 	return nil
-}
-
-type counter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	return n, err
 }

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -295,16 +296,18 @@ func (f *NewFile) commit() error {
 		f.Abandon()
 		return err
 	}
-	// The name itself must survive a crash too. Systems that cannot sync a directory keep their names otherwise.
+	// The name itself must survive a crash too. filepath.Dir would take ".." for the way back from a link's place.
 	dir, _ := filepath.Split(f.target)
-	if dir == "" {
-		dir = "."
-	}
-	if d, err := os.Open(dir); err == nil {
+	SyncDir(cmp.Or(dir, "."))
+	return nil
+}
+
+// SyncDir makes the names in a directory durable. Systems that cannot sync a directory keep names otherwise.
+func SyncDir(path string) {
+	if d, err := os.Open(path); err == nil {
 		d.Sync()
 		d.Close()
 	}
-	return nil
 }
 
 // Abandon gives the file up: what was written is removed and the name keeps the file it had. After Commit it does

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/k3infer/k3/core/checkpoint"
+	"github.com/k3infer/k3/core/kernel"
 	"github.com/k3infer/k3/core/memory"
 )
 
@@ -21,7 +22,7 @@ var ErrContext = errors.New("context is full")
 var errComputing = errors.New("graph: a pass over the sequence is under way")
 
 // PageTokens is the number of positions the latent cache grows by.
-const PageTokens = 64
+const PageTokens = kernel.LatentRows
 
 const latentRows = PageTokens
 

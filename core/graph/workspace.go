@@ -45,12 +45,11 @@ type workspace struct {
 
 // scratch is what one thread needs for itself.
 type scratch struct {
-	inputs    [3][]float32 // [K-1+R][D] convolution inputs of a head: q, k, v
-	state     []float32    // [D][D] a head's state while guesses pass through
-	discarded []float32    // [R][D] outputs nobody wants
-	scores    []float32    // [heads of a thread][context]
-	packed    []float32    // [heads of a thread, at least 8][PackedLen]
-	sources   []float32    // attention-residual scores, one a slot
+	inputs  [3][]float32 // [K-1+R][D] convolution inputs of a head: q, k, v
+	state   []float32    // [D][D] a head's state while guesses pass through
+	scores  []float32    // [heads of a thread][context]
+	packed  []float32    // [heads of a thread, at least 8][PackedLen]
+	sources []float32    // attention-residual scores, one a slot
 }
 
 // mlaRows is how many rows go through the heads of a kv_b tile together.
@@ -102,7 +101,7 @@ func newWorkspace(memory []float32, c *checkpoint.Config, b kernel.Backend, rows
 		for j := range s.inputs {
 			s.inputs[j] = cut.take((c.KDA.ConvKernel - 1 + rows) * d)
 		}
-		s.state, s.discarded = cut.take(d*d), cut.take(rows*d)
+		s.state = cut.take(d * d)
 		s.scores = cut.take(together * scoreStride(context))
 		s.packed = cut.take(max(head, max(together, kernel.MaxVectors)*packed(kvl+rope)))
 		s.sources = cut.take(w.slotRows)

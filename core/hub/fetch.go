@@ -181,7 +181,7 @@ func (i *Item) link() error {
 		os.Remove(test)
 		return &localError{fmt.Errorf("link %s to %s: %w", i.Link, i.Path, err)}
 	}
-	syncDir(filepath.Dir(i.Link))
+	disk.SyncDir(filepath.Dir(i.Link))
 	return nil
 }
 

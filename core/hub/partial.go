@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
 )
 
@@ -213,7 +214,7 @@ func (p *partial) finish(replace bool) error {
 		return &localError{fmt.Errorf("write %s: %w", p.path, err)}
 	}
 	os.Remove(p.path + partialSuffix + blocksSuffix)
-	syncDir(filepath.Dir(p.path))
+	disk.SyncDir(filepath.Dir(p.path))
 	return nil
 }
 
@@ -235,12 +236,4 @@ func (p *partial) close() error {
 func removePartial(path string) {
 	os.Remove(path + partialSuffix)
 	os.Remove(path + partialSuffix + blocksSuffix)
-}
-
-// syncDir makes names durable. Systems that cannot sync a directory keep names otherwise.
-func syncDir(path string) {
-	if d, err := os.Open(path); err == nil {
-		d.Sync()
-		d.Close()
-	}
 }

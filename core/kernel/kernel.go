@@ -22,6 +22,9 @@ const Lanes = 32
 // GroupSize is the number of consecutive MXFP4 weights of a row that share one scale byte.
 const GroupSize = 32
 
+// LatentRows is the number of positions whose MLA latents lie together, as one tile of a Dot or Transposed call.
+const LatentRows = 64
+
 // MaxVectors is the largest number of activation vectors one Dot or Transposed call takes.
 const MaxVectors = 8
 

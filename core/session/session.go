@@ -21,6 +21,7 @@ import (
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/counted"
 )
 
 // ErrSession is matched when a file is no session, is damaged or cut short, belongs to another model, or was made by a
@@ -68,15 +69,15 @@ func Write(path string, h Header, state func(io.Writer) error) error {
 	defer f.Abandon()
 	sum := sha256.New()
 	out := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<20)
-	counted := &counter{w: out}
+	body := &counted.Writer{W: out}
 	start := binary.LittleEndian.AppendUint32([]byte(magic), Version)
 	start = binary.LittleEndian.AppendUint32(start, uint32(len(header)))
 	_, err = out.Write(append(start, header...))
 	if err == nil {
-		err = state(counted)
+		err = state(body)
 	}
-	if err == nil && counted.n != h.StateBytes {
-		err = fmt.Errorf("the state has %d bytes, not %d", counted.n, h.StateBytes)
+	if err == nil && body.N != h.StateBytes {
+		err = fmt.Errorf("the state has %d bytes, not %d", body.N, h.StateBytes)
 	}
 	if err == nil {
 		err = out.Flush()
@@ -91,17 +92,6 @@ func Write(path string, h Header, state func(io.Writer) error) error {
 		return fmt.Errorf("session: write %s: %w", path, err)
 	}
 	return nil
-}
-
-type counter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	return n, err
 }
 
 // Reader is a session being read: first its header, then its state.

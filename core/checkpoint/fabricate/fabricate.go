@@ -19,6 +19,7 @@ import (
 
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/counted"
 )
 
 var (
@@ -187,11 +188,11 @@ func (w *writer) plan(ctx context.Context) error {
 		w.result.Written += int64(len(header))
 		needed += int64(len(header)) + block
 	}
-	counter := &countWriter{w: io.Discard}
-	if err := w.writeIndex(counter); err != nil {
+	size := &counted.Writer{W: io.Discard}
+	if err := w.writeIndex(size); err != nil {
 		return err
 	}
-	w.index = counter.n
+	w.index = size.N
 	w.result.Written += w.todo + w.index
 	needed += w.index
 	for _, data := range w.small {
@@ -248,17 +249,6 @@ func (w *writer) writeIndex(to io.Writer) error {
 	}
 	b.WriteString("\"\n  }\n}")
 	return b.Flush()
-}
-
-type countWriter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *countWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	return n, err
 }
 
 // run makes the files and gives them their names.

@@ -175,7 +175,7 @@ func (e *Env) kdaStep(tokens int) {
 // attend is latent attention of 96 heads over positions whose latents are in tiles. A part does some heads; it takes each
 // tile of latents once for all of them.
 func (e *Env) attend(positions int) {
-	const rank, kvl, tile, together = 576, 512, 128, kernel.MaxVectors
+	const rank, kvl, tile, together = 576, 512, kernel.LatentRows, kernel.MaxVectors
 	latents := e.Arena.floats(positions * rank)
 	b := e.Pool.Backend()
 	part := heads / e.Pool.Threads()
