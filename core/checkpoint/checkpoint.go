@@ -46,85 +46,66 @@ func Open(ctx context.Context, files disk.Files) (*Model, error) {
 }
 
 func (m *Model) open(ctx context.Context) error {
-	where := "checkpoint: open " + m.Files.Name()
-	name, data, err := readSmall(m.Files, configFile)
-	if notExist(err) {
-		return &problems{where, []error{fault.Errorf(ErrFormat, "config.json is missing")}}
-	}
-	if err != nil {
-		return err
-	}
-	if m.Config, err = parseConfig(name, data); err != nil {
-		return err
-	}
-	m.StopIDs = union(nil, m.Config.EOS)
-	name, data, err = readSmall(m.Files, "generation_config.json")
-	if err == nil {
-		var ids []int
-		ids, err = parseGeneration(name, data, m.Config.Vocab)
-		m.StopIDs = union(m.StopIDs, ids)
-	}
-	if err != nil && !notExist(err) {
-		return err
-	}
-
-	m.Index = modelIndex()
-	b := builder{index: m.Index}
-	var names []string
-	b.placement, err = readPlacement(ctx, m.Files, &m.Index.names)
-	switch {
-	case err == nil:
-		names = b.placement.shards
-		m.Index.reserve(len(b.placement.shard))
-	case notExist(err):
-		names, err = listShards(m.Files)
-	}
-	if err != nil {
-		return &problems{where, []error{err}}
-	}
-
-	p := &problems{where: where}
+	p := &problems{where: "checkpoint: open " + m.Files.Name()}
+	refuse := func(err error) error { return &problems{p.where, []error{err}} }
 	var foreign some // shards that are something else, all for one reason most of the time
 	var what *foreignError
 	var absent []string
-	for n, name := range names {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%s: %w", where, err)
-		}
-		f, _, err := checksum.Open(m.Files, name)
-		if err != nil {
-			m.Index.shards = append(m.Index.shards, Shard{name, 0})
-			if m.shards = append(m.shards, nil); notExist(err) {
+	placement, err := m.walk(ctx, visitor{
+		where: p.where,
+		open: func(name string) (disk.File, error) {
+			f, _, err := checksum.Open(m.Files, name)
+			return f, err
+		},
+		file: func(name string, err error) error {
+			switch {
+			case name == configFile && notExist(err):
+				return refuse(fault.Errorf(ErrFormat, "config.json is missing"))
+			case name == indexFile:
+				return refuse(err)
+			}
+			return err
+		},
+		list: func(_ []string, err error) error {
+			if err != nil {
+				return refuse(err)
+			}
+			return nil
+		},
+		absent: func(_ int, name string, err error) {
+			if notExist(err) {
 				absent = append(absent, name)
 			} else {
 				p.add(err)
 			}
-			continue
-		}
-		m.shards = append(m.shards, f)
-		m.Index.shards = append(m.Index.shards, Shard{name, f.Size()})
-		switch err := b.shard(ctx, f, n); {
-		case errors.As(err, &what):
-			foreign.add(func() string { return name })
-		case err != nil:
-			p.add(fmt.Errorf("%s: %w", name, err))
-		}
+		},
+		read: func(_ int, name string, err error, _ bool) {
+			switch {
+			case errors.As(err, &what):
+				foreign.add(func() string { return name })
+			case err != nil:
+				p.add(fmt.Errorf("%s: %w", name, err))
+			}
+		},
+	})
+	if err != nil {
+		return err
 	}
 	if foreign.n > 0 {
 		p.add(fmt.Errorf("%s: %w", foreign.short(), what))
 	}
 	if absent != nil {
 		partial := &Partial{Files: m.Files.Name(), Missing: absent}
-		if b.placement != nil {
-			partial.Layers, partial.Of = m.layersHere(b.placement), m.Config.Layers
+		if placement != nil {
+			partial.Layers, partial.Of = m.layersHere(placement), m.Config.Layers
 		}
 		p.add(partial)
 	}
 	if err := p.err(); err != nil {
 		return err
 	}
-	if b.placement != nil {
-		if list := b.placement.missing(); list.n > 0 {
+	if placement != nil {
+		if list := placement.missing(); list.n > 0 {
 			p.add(fault.Errorf(ErrFormat, "%d tensors are not in the shards %s names: %s", list.n, indexFile, &list))
 		}
 	}

@@ -83,94 +83,62 @@ func (x *Examination) file(name string, err error) {
 
 func (x *Examination) examine(ctx context.Context) error {
 	m := &x.model
-	const config, generation = configFile, "generation_config.json"
-	name, data, err := readSmall(m.Files, config)
-	if err == nil {
-		x.Config, err = parseConfig(name, data)
+	missing := func(name string) {
+		x.add(Problem{File: name, Missing: true, Err: fault.Errorf(ErrFormat, "it is missing")})
 	}
-	if err != nil {
-		x.file(config, err)
+	unread := false // tensors may be where nobody could look
+	sound := func(n int) *bool {
+		for len(x.Sound) <= n {
+			x.Sound = append(x.Sound, true)
+		}
+		return &x.Sound[n]
 	}
-	name, data, err = readSmall(m.Files, generation)
-	if err == nil {
-		vocab := maxVocab
-		if x.Config != nil {
-			vocab = x.Config.Vocab
-		}
-		_, err = parseGeneration(name, data, vocab)
-	}
-	if err != nil && !notExist(err) {
-		x.file(generation, err)
-	}
-
-	m.Config, m.Index = x.Config, modelIndex()
-	x.Index = m.Index
-	b := builder{index: m.Index}
-	var names []string
-	b.placement, err = readPlacement(ctx, m.Files, &m.Index.names)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("checkpoint: examine %s: %w", m.Files.Name(), ctx.Err())
-	case err == nil:
-		names = b.placement.shards
-		m.Index.reserve(len(b.placement.shard))
-	default:
-		if !notExist(err) {
-			x.file(indexFile, err)
-		}
-		b.placement = nil
-		if names, err = listShards(m.Files); names == nil {
-			x.add(Problem{Err: err})
-			break
-		}
-		if _, err := eachMissing(names, func(name string) {
-			x.add(Problem{File: name, Missing: true, Err: fault.Errorf(ErrFormat, "it is missing")})
-		}); err != nil {
-			x.add(Problem{Err: err})
-		}
-	}
-
-	unread := err != nil // tensors may be where nobody could look
-	for n, name := range names {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("checkpoint: examine %s: %w", m.Files.Name(), err)
-		}
-		f, err := m.Files.Open(name)
-		if err != nil {
-			m.shards, m.Index.shards, x.Sound = append(m.shards, nil), append(m.Index.shards, Shard{name, 0}), append(x.Sound, false)
+	p, err := m.walk(ctx, visitor{
+		where: "checkpoint: examine " + m.Files.Name(),
+		open:  m.Files.Open,
+		file: func(name string, err error) error {
 			x.file(name, err)
-			unread = true
-			continue
-		}
-		m.shards, m.Index.shards = append(m.shards, f), append(m.Index.shards, Shard{name, f.Size()})
-		sound := true
-		b.each = func(tensor string, err error) {
-			sound = false
+			return nil
+		},
+		list: func(names []string, err error) error {
+			unread = err != nil
+			if names == nil {
+				x.add(Problem{Err: err})
+			} else if _, err := eachMissing(names, missing); err != nil {
+				x.add(Problem{Err: err})
+			}
+			return nil
+		},
+		absent: func(n int, name string, err error) {
+			x.file(name, err)
+			*sound(n), unread = false, true
+		},
+		each: func(n int, name, tensor string, err error) {
 			x.add(Problem{File: name, Tensor: tensor, Err: err})
-		}
-		before := m.Index.Len()
-		if err := b.shard(ctx, f, n); err != nil {
-			x.file(name, err)
-			sound = false
-			unread = unread || m.Index.Len() == before
-		}
-		x.Sound = append(x.Sound, sound)
+			*sound(n) = false
+		},
+		read: func(n int, name string, err error, some bool) {
+			if s := sound(n); err != nil {
+				x.file(name, err)
+				*s, unread = false, unread || !some
+			}
+		},
+	})
+	x.Config, x.Index = m.Config, m.Index
+	if err != nil {
+		return err
 	}
-	if p := b.placement; p != nil {
+	if p != nil {
 		x.Layers = m.layersHere(p)
-		bad := make([]bool, len(names))
-		for i := range names {
-			bad[i] = !x.Sound[i]
-		}
 		for i, seen := range p.seen {
-			if shard := int(p.shard[i]); !seen && !bad[shard] {
-				x.add(Problem{File: names[shard], Tensor: p.names.show(p.table.keys[i]),
+			if shard := int(p.shard[i]); !seen && x.Sound[shard] {
+				x.add(Problem{File: p.shards[shard], Tensor: p.names.show(p.table.keys[i]),
 					Err: fault.Errorf(ErrFormat, "tensor %s: %s puts it here", p.names.show(p.table.keys[i]), indexFile)})
 			}
 		}
 	}
 	if x.Config != nil {
-		x.fit(b.placement, unread)
+		x.fit(p, unread)
 	}
 	return nil
 }
