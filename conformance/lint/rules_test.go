@@ -93,17 +93,18 @@ var units = []struct {
 	level int
 	dir   string
 }{
-	{0, "core/kernel"}, {0, "core/memory"}, {0, "core/internal"},
-	{1, "core/disk"},
-	{2, "core/checksum"},
-	{3, "core/checkpoint"}, {3, "core/tokenizer"}, {3, "core/sample"},
-	{4, "core/hub"}, {4, "core/tape"}, {4, "core/pack"}, {4, "core/experts"}, {4, "core/chat"},
-	{5, "core/graph"}, {5, "core/verify"},
-	{6, "core/estimate"}, {6, "core/session"}, {6, "core/speculate"},
-	{7, "core"},
-	{8, "core/conversation"}, {8, "backends"}, {8, "policies"}, {8, "presets"},
-	{9, "conformance"},
-	{10, "cmd"},
+	{0, "core/internal"},
+	{1, "core/kernel"}, {1, "core/memory"},
+	{2, "core/disk"},
+	{3, "core/checksum"},
+	{4, "core/checkpoint"}, {4, "core/tokenizer"}, {4, "core/sample"},
+	{5, "core/hub"}, {5, "core/tape"}, {5, "core/pack"}, {5, "core/experts"}, {5, "core/chat"},
+	{6, "core/graph"}, {6, "core/verify"},
+	{7, "core/estimate"}, {7, "core/session"}, {7, "core/speculate"},
+	{8, "core"},
+	{9, "core/conversation"}, {9, "backends"}, {9, "policies"}, {9, "presets"},
+	{10, "conformance"},
+	{11, "cmd"},
 }
 
 // unitOf is the unit a package belongs to, "core" being the package itself only, and its level.

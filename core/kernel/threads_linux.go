@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/k3infer/k3/core/internal/cgroup"
 )
 
 func usableCores() int {
@@ -43,48 +45,14 @@ func coresOf(root fs.FS, usable func(cpu int) bool, limit int) int {
 	return len(cores)
 }
 
-// cpuQuota is how many CPUs' time the cgroups of this process, and those above them, allow it; 0 is no limit. The
-// hierarchies are looked for where systems and containers mount them.
+// cpuQuota is how many CPUs' time the cgroups of this process, and those above them, allow it; 0 is no limit that can be seen.
 func cpuQuota(root fs.FS) float64 {
-	membership, err := fs.ReadFile(root, "proc/self/cgroup")
-	if err != nil {
-		return 0
-	}
 	quota := math.Inf(1)
-	for line := range strings.Lines(string(membership)) {
-		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		controllers, dir, ok := strings.Cut(rest, ":")
-		if !ok {
-			continue
-		}
-		var mounts []string
-		if id == "0" && controllers == "" {
-			mounts = []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"}
-		} else if hasController(controllers, "cpu") {
-			mounts = []string{"sys/fs/cgroup/cpu", "sys/fs/cgroup/" + controllers}
-		}
-		for _, mount := range mounts {
-			for at := path.Clean("/" + dir); ; at = path.Dir(at) {
-				quota = min(quota, cgroupQuota(root, path.Join(mount, at)))
-				if at == "/" {
-					break
-				}
-			}
-		}
-	}
-	if math.IsInf(quota, 1) {
+	err := cgroup.Visit(root, "cpu", func(_ int, dir, _ string) { quota = min(quota, cgroupQuota(root, dir)) })
+	if err != nil || math.IsInf(quota, 1) {
 		return 0
 	}
 	return quota
-}
-
-func hasController(list, name string) bool {
-	for c := range strings.SplitSeq(list, ",") {
-		if c == name {
-			return true
-		}
-	}
-	return false
 }
 
 // cgroupQuota reads the limit of one directory: "quota period" in version 2, a file each in version 1.

@@ -31,6 +31,8 @@ func TestCoresCountOnceHoweverManyThreadsTheyHave(t *testing.T) {
 }
 
 func TestTheTightestCPULimitOfTheCgroupsCounts(t *testing.T) {
+	mounts := file("35 31 0:32 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n" +
+		"36 31 0:33 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n")
 	for _, c := range []struct {
 		what string
 		root fstest.MapFS
@@ -45,9 +47,16 @@ func TestTheTightestCPULimitOfTheCgroupsCounts(t *testing.T) {
 		{"version 1", fstest.MapFS{"proc/self/cgroup": file("5:cpu,cpuacct:/x\n3:cpuset:/\n0::/\n"),
 			"sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": file("300000\n"), "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": file("100000\n")}, 3},
 		{"version 1 without a limit", fstest.MapFS{"proc/self/cgroup": file("5:cpu:/x\n"),
-			"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": file("-1\n"), "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": file("100000\n")}, 0},
+			"sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": file("-1\n"), "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": file("100000\n")}, 0},
+		{"a container that sees a part of the tree", fstest.MapFS{"proc/self/cgroup": file("0::/pod/a\n"),
+			"proc/self/mountinfo":   file("35 31 0:32 /pod /cg rw - cgroup2 cgroup2 rw\n"),
+			"cg/a/cpu.max":          file("250000 100000\n"),
+			"sys/fs/cgroup/cpu.max": file("100000 100000\n")}, 2.5},
 		{"rubbish", fstest.MapFS{"proc/self/cgroup": file("0::/a\nx\n"), "sys/fs/cgroup/a/cpu.max": file("much\n")}, 0},
 	} {
+		if len(c.root) > 0 && c.root["proc/self/mountinfo"] == nil {
+			c.root["proc/self/mountinfo"] = mounts
+		}
 		if got := cpuQuota(c.root); got != c.want {
 			t.Errorf("%s: %g CPUs, want %g", c.what, got, c.want)
 		}

@@ -1,13 +1,13 @@
 package memory
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"io/fs"
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/k3infer/k3/core/internal/cgroup"
 )
 
 // probeProc reads Linux's files under root: the host's memory, the limits of every cgroup this process is in, of both
@@ -73,87 +73,15 @@ func (m *Machine) meminfo(root fs.FS, resident int64) error {
 
 // cgroups adds the limits of the cgroups above this process.
 func (m *Machine) cgroups(root fs.FS, resident int64) error {
-	membership, err := fs.ReadFile(root, "proc/self/cgroup")
-	if err != nil {
-		return err
-	}
-	mounts, err := fs.ReadFile(root, "proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(membership)) {
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(f) < 3 {
-			continue
+	return cgroup.Visit(root, "memory", func(version int, dir, name string) {
+		if err := m.cgroup(root, version, dir, name, resident); err != nil {
+			m.warn("memory of cgroup %s: %v; a limit there, if any, is not respected", name, err)
 		}
-		version := 1
-		switch {
-		case f[0] == "0" && f[1] == "":
-			version = 2
-		case !hasWord(f[1], "memory"):
-			continue
-		}
-		mount, inside, ok := findMount(mounts, version)
-		if !ok {
-			continue // no memory controller is to be seen, so none can be looked up
-		}
-		// The mount may show only a part of the tree, and then the process's path begins with that part's.
-		below := f[2]
-		if inside != "/" {
-			if rest, ok := strings.CutPrefix(below, inside); ok && (rest == "" || rest[0] == '/') {
-				below = rest
-			} else {
-				below = "/"
-			}
-		}
-		// Above the top of a cgroup namespace paths begin with "..": what is there cannot be seen.
-		for dir := path.Clean("/" + below); ; dir = path.Dir(dir) {
-			if err := m.cgroup(root, version, path.Join(mount, dir), dir, resident); err != nil {
-				m.warn("memory of cgroup %s: %v; a limit there, if any, is not respected", dir, err)
-			}
-			if dir == "/" {
-				break
-			}
-		}
-	}
-	return nil
-}
-
-func hasWord(list, word string) bool {
-	for w := range strings.SplitSeq(list, ",") {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
-
-// findMount finds where the cgroups of a version that count memory are mounted, and which part of their tree is.
-func findMount(mountinfo []byte, version int) (mount, inside string, ok bool) {
-	lines := bufio.NewScanner(bytes.NewReader(mountinfo))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		// 36 35 98:0 /root /mount/point options... - type source superoptions
-		before, after, found := strings.Cut(lines.Text(), " - ")
-		f, g := strings.Fields(before), strings.Fields(after)
-		if !found || len(f) < 5 || len(g) < 3 {
-			continue
-		}
-		if version == 2 && g[0] == "cgroup2" || version == 1 && g[0] == "cgroup" && hasWord(g[2], "memory") {
-			return unescape(f[4]), unescape(f[3]), true
-		}
-	}
-	return "", "", false
-}
-
-// unescape undoes mountinfo's octal escapes of blanks and backslashes.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+	})
 }
 
 // cgroup adds the limits of one cgroup. Memory that caches files does not count as used: it is given up on demand.
 func (m *Machine) cgroup(root fs.FS, version int, dir, name string, resident int64) error {
-	dir = strings.TrimPrefix(dir, "/")
 	limits, usage, cache := []string{"memory.max", "memory.high"}, "memory.current", []string{"inactive_file", "active_file"}
 	if version == 1 {
 		limits, usage = []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes"
