@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/internal/fault"
+	"github.com/k3infer/k3/core/internal/journal"
 )
 
 // A file that is not whole is called NAME.partial. Beside it, NAME.partial.blocks says which blocks of it have arrived: a line
@@ -35,7 +35,7 @@ type partial struct {
 	file   File
 	block  int64
 	data   *os.File
-	blocks *os.File
+	blocks *journal.Writer
 	sum    []uint32
 	have   []bool
 }
@@ -78,27 +78,25 @@ func stored(path string, f File, block int64) (bytes int64) {
 
 // load reads the lines of a blocks file and returns where the last good one ends, 0 if it belongs to another content.
 func (p *partial) load(in io.Reader, size int64) (end int64) {
-	r := bufio.NewReader(in)
-	line, err := r.ReadBytes('\n')
-	var h blocksHeader
-	if err != nil || json.Unmarshal(line, &h) != nil || h != p.header() {
-		return 0
-	}
-	for end = int64(len(line)); ; end += int64(len(line)) {
-		line, err = r.ReadBytes('\n')
-		if err != nil {
-			return end // a line that was cut off has no end
+	ours := false // the first line says so
+	end, _ = journal.Read(in, func(line []byte) bool {
+		if !ours {
+			var h blocksHeader
+			ours = json.Unmarshal(line, &h) == nil && h == p.header()
+			return ours
 		}
-		number, sum, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
+		number, sum, _ := bytes.Cut(line, []byte(" "))
 		b, err := strconv.Atoi(string(number))
 		c, err2 := strconv.ParseUint(string(sum), 16, 32)
 		if err != nil || err2 != nil || b < 0 || b >= len(p.have) {
-			return end
+			return false
 		}
 		if int64(b)*p.block+p.length(b) <= size {
 			p.have[b], p.sum[b] = true, uint32(c)
 		}
-	}
+		return true
+	})
+	return end
 }
 
 // openPartial opens or begins the partial file of f, which will be path when it is whole.
@@ -124,14 +122,12 @@ func (p *partial) open() (err error) {
 	if !info.Mode().IsRegular() {
 		return errors.New("it is not a regular file")
 	}
-	if p.blocks, err = os.OpenFile(p.path+partialSuffix+blocksSuffix, os.O_RDWR|os.O_CREATE, 0o644); err != nil {
-		return err
+	end, blocks := int64(0), p.path+partialSuffix+blocksSuffix
+	if in, err := os.Open(blocks); err == nil {
+		end = p.load(in, info.Size())
+		in.Close()
 	}
-	end := p.load(p.blocks, info.Size())
-	if err := p.blocks.Truncate(end); err != nil {
-		return err
-	}
-	if _, err := p.blocks.Seek(end, io.SeekStart); err != nil {
+	if p.blocks, err = journal.Append(blocks, end); err != nil {
 		return err
 	}
 	if end == 0 {
@@ -148,17 +144,13 @@ func (p *partial) begin() error {
 	if err != nil {
 		return err
 	}
-	_, err = p.blocks.Write(append(line, '\n'))
-	return err
+	return p.blocks.Add(line)
 }
 
 // reset forgets all blocks.
 func (p *partial) reset() error {
 	clear(p.have)
-	err := p.blocks.Truncate(0)
-	if err == nil {
-		_, err = p.blocks.Seek(0, io.SeekStart)
-	}
+	err := p.blocks.Cut(0)
 	if err == nil {
 		err = p.begin()
 	}
@@ -181,7 +173,7 @@ func (p *partial) write(b int, data []byte) error {
 
 // note records that block b was written.
 func (p *partial) note(b int, sum uint32) error {
-	if _, err := fmt.Fprintf(p.blocks, "%d %08x\n", b, sum); err != nil {
+	if err := p.blocks.Add(fmt.Appendf(nil, "%d %08x", b, sum)); err != nil {
 		return &localError{fmt.Errorf("write %s: %w", p.blocks.Name(), err)}
 	}
 	p.have[b], p.sum[b] = true, sum
@@ -219,15 +211,17 @@ func (p *partial) finish(replace bool) error {
 }
 
 // close leaves the files as they are, to go on with later.
-func (p *partial) close() error {
-	var first error
-	for _, f := range []*os.File{p.data, p.blocks} {
-		if f == nil {
-			continue
-		}
-		if err := f.Close(); err != nil && first == nil && !errors.Is(err, os.ErrClosed) {
+func (p *partial) close() (first error) {
+	closed := func(err error) {
+		if first == nil && !errors.Is(err, os.ErrClosed) {
 			first = err
 		}
+	}
+	if p.data != nil {
+		closed(p.data.Close())
+	}
+	if p.blocks != nil {
+		closed(p.blocks.Close())
 	}
 	return first
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checksum"
 	"github.com/k3infer/k3/core/disk"
+	"github.com/k3infer/k3/core/internal/journal"
 	"github.com/k3infer/k3/core/memory"
 )
 
@@ -58,9 +59,9 @@ type Result struct {
 
 // Other files beside a pack: what is not complete yet, what of it is written, and checksums in the form of sha256sum.
 const (
-	partial = ".bin.partial"
-	journal = ".partial"
-	sums    = ".sha256"
+	partial       = ".bin.partial"
+	journalEnding = ".partial"
+	sums          = ".sha256"
 )
 
 // Write writes a pack of m's trunk into directory dir, or continues what an earlier call began there. The pack gets its name
@@ -94,8 +95,8 @@ type writer struct {
 	total int64 // bytes of the pack, for the progress; of a compressed one an estimate from above, until it is known
 	raw   int64 // bytes of its tensors in the checkpoint
 
-	out     *os.File   // the partial pack
-	log     *os.File   // the journal
+	out     *os.File // the partial pack
+	log     *journal.Writer
 	done    []layer    // what is written
 	sums    []string   // of their bytes
 	whole   string     // checksum of all, once it was read back
@@ -149,13 +150,7 @@ func (w *writer) run(dir string) (r Result, err error) {
 			return r, nil
 		}
 	}
-	defer func() {
-		for _, f := range []*os.File{w.out, w.log} {
-			if f != nil {
-				err = errors.Join(err, f.Close())
-			}
-		}
-	}()
+	defer func() { err = errors.Join(err, w.close()) }()
 	if w.whole == "" {
 		if err := w.room(dir); err != nil {
 			return r, err
@@ -362,26 +357,25 @@ type record struct {
 
 // resume looks for what an earlier attempt has left.
 func (w *writer) resume(identity string) (found bool, err error) {
-	data, err := os.ReadFile(w.base + journal)
+	in, err := os.Open(w.base + journalEnding)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	valid, whose := w.replay(data)
+	valid, whose, err := w.replay(in)
+	in.Close()
+	if err != nil {
+		return false, err
+	}
 	if whose != identity {
 		if valid > 0 && !w.o.Force {
 			return false, fmt.Errorf("%w: there is a partial pack of another checkpoint, %s", ErrExists, filepath.Base(w.base+partial))
 		}
 		return false, w.discard()
 	}
-	if w.log, err = os.OpenFile(w.base+journal, os.O_RDWR, 0); err == nil {
-		if err = w.log.Truncate(int64(valid)); err == nil {
-			_, err = w.log.Seek(0, io.SeekEnd)
-		}
-	}
-	if err == nil {
+	if w.log, err = journal.Append(w.base+journalEnding, valid); err == nil {
 		w.out, err = os.OpenFile(w.base+partial, os.O_RDWR, 0)
 	}
 	if errors.Is(err, fs.ErrNotExist) && w.whole != "" {
@@ -405,13 +399,15 @@ func (w *writer) resume(identity string) (found bool, err error) {
 	return true, nil
 }
 
-// replay reads the journal up to the first line that is torn. What is there belongs to identity whose.
-func (w *writer) replay(data []byte) (valid int, whose string) {
-	for n, line := range slices.Collect(strings.Lines(string(data))) {
+// replay reads a journal up to the first line that is torn. What is there belongs to identity whose.
+func (w *writer) replay(in io.Reader) (valid int64, whose string, err error) {
+	first := true
+	valid, err = journal.Read(in, func(line []byte) bool {
 		var x record
-		if !strings.HasSuffix(line, "\n") || json.Unmarshal([]byte(line), &x) != nil || (n == 0) != (x.Pack != "") || w.whole != "" {
-			return valid, whose
+		if json.Unmarshal(line, &x) != nil || first != (x.Pack != "") || w.whole != "" {
+			return false
 		}
+		first = false
 		switch {
 		case x.Pack != "":
 			whose = x.Pack
@@ -420,20 +416,20 @@ func (w *writer) replay(data []byte) (valid int, whose string) {
 		default:
 			l, err := layerOf(x.Layer)
 			if err != nil || l.number != int64(len(w.done)) || len(w.done) == len(w.runs) || l.offset != w.end() {
-				return valid, whose
+				return false
 			}
 			w.done, w.sums = append(w.done, l), append(w.sums, x.Sum)
 		}
-		valid += len(line)
-	}
-	return valid, whose
+		return true
+	})
+	return valid, whose, err
 }
 
 // discard forgets an earlier attempt.
 func (w *writer) discard() error {
 	w.close()
 	w.done, w.sums, w.whole = nil, nil, ""
-	for _, ending := range []string{journal, partial} {
+	for _, ending := range []string{journalEnding, partial} {
 		if err := os.Remove(w.base + ending); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -441,13 +437,17 @@ func (w *writer) discard() error {
 	return nil
 }
 
-func (w *writer) close() {
-	for _, f := range []**os.File{&w.out, &w.log} {
-		if *f != nil {
-			(*f).Close()
-			*f = nil
-		}
+// close leaves the files as they are.
+func (w *writer) close() (err error) {
+	if w.out != nil {
+		err = w.out.Close()
+		w.out = nil
 	}
+	if w.log != nil {
+		err = errors.Join(err, w.log.Close())
+		w.log = nil
+	}
+	return err
 }
 
 // create begins a partial pack.
@@ -455,7 +455,7 @@ func (w *writer) create(identity string) (err error) {
 	if w.out, err = os.OpenFile(w.base+partial, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
 		return err
 	}
-	if w.log, err = os.OpenFile(w.base+journal, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
+	if w.log, err = journal.Append(w.base+journalEnding, 0); err != nil {
 		return err
 	}
 	return w.note(record{Pack: identity})
@@ -465,7 +465,7 @@ func (w *writer) create(identity string) (err error) {
 func (w *writer) note(x record) error {
 	data, err := json.Marshal(x)
 	if err == nil {
-		_, err = w.log.Write(append(data, '\n'))
+		err = w.log.Add(data)
 	}
 	return errors.Join(err, w.log.Sync())
 }
@@ -806,5 +806,5 @@ func (w *writer) publish() error {
 	}
 	err = w.log.Close()
 	w.log = nil
-	return errors.Join(err, p.Close(), os.Remove(w.base+journal))
+	return errors.Join(err, p.Close(), os.Remove(w.base+journalEnding))
 }

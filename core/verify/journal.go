@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/hub"
+	"github.com/k3infer/k3/core/internal/journal"
 )
 
 // record is what reading one file gave. An interrupted check keeps them, a line of JSON each, and goes on after them.
@@ -32,11 +32,11 @@ type fault struct {
 	Text   string `json:"text"`
 }
 
-// journal is the file of records. A directory that cannot be written to has none.
-type journal struct {
+// records is the file of them. A directory that cannot be written to has none.
+type records struct {
 	mu   sync.Mutex
 	path string
-	file *os.File
+	file *journal.Writer
 	old  map[string]record
 }
 
@@ -48,9 +48,9 @@ func Begun(dir string) bool {
 	return err == nil
 }
 
-// openJournal reads what an interrupted check left, unless restart, and begins to write.
-func openJournal(dir string, restart bool) *journal {
-	j := &journal{old: map[string]record{}}
+// openRecords reads what an interrupted check left, unless restart, and begins to write.
+func openRecords(dir string, restart bool) *records {
+	j := &records{old: map[string]record{}}
 	if dir == "" {
 		return j
 	}
@@ -61,57 +61,42 @@ func openJournal(dir string, restart bool) *journal {
 	}
 	end := int64(0)
 	if f, err := os.Open(j.path); err == nil {
-		r := bufio.NewReader(f)
-		for {
-			line, err := r.ReadBytes('\n')
-			var rec record
-			if err != nil || json.Unmarshal(line, &rec) != nil {
-				break // cut off, or not ours
+		end, _ = journal.Read(f, func(line []byte) bool {
+			var r record
+			if json.Unmarshal(line, &r) != nil {
+				return false
 			}
-			j.old[rec.Name] = rec
-			end += int64(len(line))
-		}
+			j.old[r.Name] = r
+			return true
+		})
 		f.Close()
 	}
-	if os.MkdirAll(folder, 0o755) != nil {
-		return j
+	if os.MkdirAll(folder, 0o755) == nil {
+		j.file, _ = journal.Append(j.path, end)
 	}
-	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return j
-	}
-	if f.Truncate(end) != nil {
-		f.Close()
-		return j
-	}
-	if _, err := f.Seek(end, 0); err != nil {
-		f.Close()
-		return j
-	}
-	j.file = f
 	return j
 }
 
 // known gives the record of a file that has not changed since.
-func (j *journal) known(name string, info fs.FileInfo, expected string) (record, bool) {
+func (j *records) known(name string, info fs.FileInfo, expected string) (record, bool) {
 	r, ok := j.old[name]
 	return r, ok && info != nil && r.Size == info.Size() && r.Changed.Equal(info.ModTime()) && r.Expected == expected
 }
 
 // add keeps a record. That it is lost does no harm, so errors are not told.
-func (j *journal) add(r record) {
+func (j *records) add(r record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.file == nil {
 		return
 	}
 	if line, err := json.Marshal(r); err == nil {
-		j.file.Write(append(line, '\n'))
+		j.file.Add(line)
 	}
 }
 
 // close ends the journal; with done the check was not interrupted and it is removed.
-func (j *journal) close(done bool) {
+func (j *records) close(done bool) {
 	if j.file == nil {
 		return
 	}

@@ -463,7 +463,7 @@ func (c *check) contents(ctx context.Context) error {
 	if !c.options.Deep {
 		dir = "" // seconds of work need no journal
 	}
-	j := openJournal(dir, c.options.Restart)
+	j := openRecords(dir, c.options.Restart)
 	finished := false
 	defer func() { j.close(finished) }()
 
