@@ -133,6 +133,26 @@ func TestImportsPointDownwards(t *testing.T) {
 	}
 }
 
+// The plan of docs/design.md is the one that the imports are held to.
+func TestTheDesignShowsTheUnits(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", "design.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, have []string
+	for _, u := range units {
+		want = append(want, strconv.Itoa(u.level)+" "+u.dir)
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| ([0-9]+) \\| (.+) \\|$").FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[2], -1) {
+			have = append(have, row[1]+" "+m[1])
+		}
+	}
+	if !slices.Equal(have, want) {
+		t.Errorf("docs/design.md shows\n%s\nthe imports are held to\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // Backends and policies are drivers: they see the interface they implement and nothing else of the engine.
 func TestDriversSeeOnlyTheirInterface(t *testing.T) {
 	for unit, allowed := range map[string]string{"backends": "core/kernel", "policies": "core/experts"} {
