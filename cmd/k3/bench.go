@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/memory"
@@ -85,17 +86,17 @@ func (f *benchFlags) check(cmd *cobra.Command) error {
 	}
 	switch {
 	case prompts > 1:
-		return usagef("%s needs at most one of --prompt, --prompt-file and --ids, and got %d", cmd.CommandPath(), prompts)
+		return ui.Usagef("%s needs at most one of --prompt, --prompt-file and --ids, and got %d", cmd.CommandPath(), prompts)
 	case f.asJSON && f.asTSV:
-		return usagef("--json and --tsv: one of them")
+		return ui.Usagef("--json and --tsv: one of them")
 	case f.maxTokens < 2 || f.maxTokens > 1<<20:
-		return usagef("--max-tokens: %d: must be from 2 to %d", f.maxTokens, 1<<20)
+		return ui.Usagef("--max-tokens: %d: must be from 2 to %d", f.maxTokens, 1<<20)
 	case f.repeats < leastRepeats || f.repeats > 1000:
-		return usagef("--repeats: %d: must be from %d, below which nothing can be said about noise, to 1000", f.repeats, leastRepeats)
+		return ui.Usagef("--repeats: %d: must be from %d, below which nothing can be said about noise, to 1000", f.repeats, leastRepeats)
 	case f.promptFile == "-":
-		return usagef("--prompt-file: every run reads it again, which stdin cannot do")
+		return ui.Usagef("--prompt-file: every run reads it again, which stdin cannot do")
 	case f.limit != "auto" && !slices.Contains(limiterNames(), f.limit):
-		return usagef("--limit: %q: must be auto or one of %s", f.limit, strings.Join(limiterNames(), ", "))
+		return ui.Usagef("--limit: %q: must be auto or one of %s", f.limit, strings.Join(limiterNames(), ", "))
 	}
 	return nil
 }
@@ -108,7 +109,7 @@ type bencher struct {
 	program string   // k3 itself
 	args    []string // of every run
 	limit   limiter
-	line    *progress
+	line    *ui.Progress
 	scratch string // directory for reports
 	prompt  int    // tokens
 	result  benchResult
@@ -120,7 +121,7 @@ func newBencher(ctx context.Context, cmd *cobra.Command, kind string, f benchFla
 	if err := f.check(cmd); err != nil {
 		return nil, err
 	}
-	b := &bencher{flags: f, line: newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)}
+	b := &bencher{flags: f, line: ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)}
 	var err error
 	if b.config, err = loadConfig(cmd); err != nil {
 		return nil, err
@@ -177,7 +178,7 @@ func newBencher(ctx context.Context, cmd *cobra.Command, kind string, f benchFla
 }
 
 func (b *bencher) close() {
-	b.line.clear()
+	b.line.Clear()
 	os.RemoveAll(b.scratch)
 }
 
@@ -272,12 +273,12 @@ func (b *bencher) measure(ctx context.Context, settings []setting) error {
 			}
 			left := ""
 			if round > 0 {
-				left = fmt.Sprintf(", about %s left", longTime(time.Since(start)/time.Duration(done-1)*time.Duration(all-done+1)))
+				left = fmt.Sprintf(", about %s left", ui.LongTime(time.Since(start)/time.Duration(done-1)*time.Duration(all-done+1)))
 			}
-			b.line.show(time.Now(), fmt.Sprintf("run %d of %d: %s%s", done, all, r.Label, left))
+			b.line.Show(time.Now(), fmt.Sprintf("run %d of %d: %s%s", done, all, r.Label, left))
 			run, report := b.run(ctx, r.setting)
 			if ctx.Err() != nil {
-				return errInterrupted
+				return ui.ErrInterrupted
 			}
 			b.result.add(r, run, report)
 			if err := b.save(); err != nil {
@@ -296,7 +297,7 @@ func (b *bencher) run(ctx context.Context, x setting) (benchRun, *report) {
 	args := slices.Concat(b.args, x.args(), []string{"--report=" + path})
 	cmd, release, err := b.limit.command(ctx, x.Memory, b.program, args)
 	if err != nil {
-		return benchRun{Status: rungFailed, Why: oneLine(err)}, nil
+		return benchRun{Status: rungFailed, Why: ui.OneLine(err)}, nil
 	}
 	defer release()
 	var stderr tail
@@ -307,12 +308,12 @@ func (b *bencher) run(ctx context.Context, x setting) (benchRun, *report) {
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-	case errors.As(err, &exit) && exit.ExitCode() == exitNoFit:
+	case errors.As(err, &exit) && exit.ExitCode() == ui.ExitNoFit:
 		run.Status, run.Why = rungNoFit, stderr.message()
 		return run, nil
 	default:
 		run.Status, run.Why = rungFailed, fmt.Sprintf("%v: %s", err, stderr.message())
-		run.damaged = exit != nil && exit.ExitCode() == exitInput
+		run.damaged = exit != nil && exit.ExitCode() == ui.ExitInput
 		if b.limit.name != noLimit.name && !stderr.hasReason() {
 			run.Why += " (perhaps for want of memory; the hard limit is " + b.limit.about + ")"
 		}
@@ -324,7 +325,7 @@ func (b *bencher) run(ctx context.Context, x setting) (benchRun, *report) {
 		err = json.Unmarshal(data, r)
 	}
 	if err != nil {
-		return benchRun{Status: rungFailed, Why: "the report: " + oneLine(err)}, nil
+		return benchRun{Status: rungFailed, Why: "the report: " + ui.OneLine(err)}, nil
 	}
 	run.fill(r)
 	if r.PeakRSS > x.Memory {
@@ -364,7 +365,7 @@ func (t *tail) hasReason() bool {
 
 // finish writes what was measured and says in the error what is wrong with it; failed is the error that ended the measuring.
 func (b *bencher) finish(cmd *cobra.Command, failed error) error {
-	b.line.clear()
+	b.line.Clear()
 	r := &b.result
 	if b.earlier != nil {
 		r.Comparison = r.against(b.earlier)
@@ -374,7 +375,7 @@ func (b *bencher) finish(cmd *cobra.Command, failed error) error {
 	switch {
 	case err != nil:
 	case b.flags.asJSON:
-		err = writeJSON(out, r)
+		err = ui.WriteJSON(out, r)
 	case b.flags.asTSV:
 		err = r.writeTSV(out)
 	default:
@@ -391,7 +392,7 @@ func (b *bencher) describeMachine(ctx context.Context) error {
 	if b.config.Model == presets.DemoModel {
 		return nil
 	}
-	b.line.show(time.Now(), "measuring the disk")
+	b.line.Show(time.Now(), "measuring the disk")
 	rows, err := measureModel(ctx, b.config, b.files, b.line)
 	if err != nil {
 		return err
@@ -414,7 +415,7 @@ func runBench(cmd *cobra.Command, kind string, f benchFlags, settings func(conte
 		err = b.describeMachine(ctx)
 	}
 	if ctx.Err() != nil {
-		return errInterrupted
+		return ui.ErrInterrupted
 	}
 	if err != nil {
 		return err

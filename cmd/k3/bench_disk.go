@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/presets"
@@ -80,24 +81,24 @@ func (f *diskFlags) loads() (loads []disk.Load, err error) {
 	for _, t := range f.blocks {
 		s, err := presets.ParseSize(t)
 		if err != nil {
-			return nil, usagef("--block: %w", err)
+			return nil, ui.Usagef("--block: %w", err)
 		}
 		if s < disk.Block || s > 1<<30 || s%disk.Block != 0 {
-			return nil, usagef("--block: %s: must be a multiple of %d up to 1GiB", t, disk.Block)
+			return nil, ui.Usagef("--block: %s: must be a multiple of %d up to 1GiB", t, disk.Block)
 		}
 		blocks = append(blocks, int(s))
 	}
 	switch {
 	case f.repeats < leastRepeats || f.repeats > 1000:
-		return nil, usagef("--repeats: %d: must be from %d to 1000", f.repeats, leastRepeats)
+		return nil, ui.Usagef("--repeats: %d: must be from %d to 1000", f.repeats, leastRepeats)
 	case f.each <= 0 || f.each > time.Hour:
-		return nil, usagef("--time: %v: must be above 0 and at most 1h", f.each)
+		return nil, ui.Usagef("--time: %v: must be above 0 and at most 1h", f.each)
 	}
 	for _, random := range []bool{false, true} {
 		for _, b := range blocks {
 			for _, n := range f.readers {
 				if n < 1 || n > 256 {
-					return nil, usagef("--readers: %d: must be from 1 to 256", n)
+					return nil, ui.Usagef("--readers: %d: must be from 1 to 256", n)
 				}
 				loads = append(loads, disk.Load{Block: b, Readers: n, Random: random, Time: f.each})
 			}
@@ -123,8 +124,8 @@ func benchDisk(cmd *cobra.Command, f diskFlags, paths []string) error {
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
-	defer line.clear()
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
+	defer line.Clear()
 	r := diskResult{Machine: thisMachine(disk.Existing(paths[0])), Seconds: f.each.Seconds(), Repeats: f.repeats}
 	for _, p := range paths {
 		rows, err := benchPath(ctx, p, loads, f.repeats, line)
@@ -133,18 +134,18 @@ func benchDisk(cmd *cobra.Command, f diskFlags, paths []string) error {
 		}
 		r.Disks = append(r.Disks, rows)
 	}
-	line.clear()
+	line.Clear()
 	if f.asJSON {
-		return writeJSON(cmd.OutOrStdout(), r)
+		return ui.WriteJSON(cmd.OutOrStdout(), r)
 	}
 	return r.write(cmd.OutOrStdout())
 }
 
 // benchPath measures the disk that holds a file or directory.
-func benchPath(ctx context.Context, path string, loads []disk.Load, repeats int, line *progress) (diskRows, error) {
+func benchPath(ctx context.Context, path string, loads []disk.Load, repeats int, line *ui.Progress) (diskRows, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return diskRows{}, inputf("bench disk: %w", err)
+		return diskRows{}, ui.Inputf("bench disk: %w", err)
 	}
 	dir, name := filepath.Split(path)
 	if info.IsDir() {
@@ -166,7 +167,7 @@ func benchPath(ctx context.Context, path string, loads []disk.Load, repeats int,
 	defer file.Close()
 	for _, l := range loads {
 		if file.Size() < int64(l.Block) {
-			return diskRows{}, inputf("bench disk: %s: %d bytes are less than a block of %d", file.Name(), file.Size(), l.Block)
+			return diskRows{}, ui.Inputf("bench disk: %s: %d bytes are less than a block of %d", file.Name(), file.Size(), l.Block)
 		}
 	}
 	return measureFile(ctx, file, dir, loads, repeats, line)
@@ -183,11 +184,11 @@ func (r diskResult) write(out io.Writer) error {
 			about = append(about, "around the page cache")
 		}
 		about = append(about, d.Notes...)
-		fmt.Fprintf(out, "\n%s (%s), the median of %s %s:\n", d.File, strings.Join(about, "; "), plural(r.Repeats, "time", "times"), seconds(r.Seconds))
+		fmt.Fprintf(out, "\n%s (%s), the median of %s %s:\n", d.File, strings.Join(about, "; "), ui.Plural(r.Repeats, "time", "times"), ui.Seconds(r.Seconds))
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintln(w, "ORDER\tBLOCK\tREADERS\tRATE\tSPREAD\t")
 		for _, x := range d.Rows {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s/s\t%.1f%%\t\n", x.Order, inMemory(int64(x.Block)), x.Readers, size(int64(x.Rate.Median)), 100*x.Rate.Spread())
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s/s\t%.1f%%\t\n", x.Order, ui.InMemory(int64(x.Block)), x.Readers, ui.Size(int64(x.Rate.Median)), 100*x.Rate.Spread())
 		}
 		if err := w.Flush(); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/kernel/bench"
 )
 
@@ -25,25 +26,25 @@ func newBenchKernelsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, n := range o.Threads {
 				if n < 1 {
-					return usagef("--threads %d: at least 1", n)
+					return ui.Usagef("--threads %d: at least 1", n)
 				}
 			}
 			if o.Repeat < 1 {
-				return usagef("--repeat %d: at least 1", o.Repeat)
+				return ui.Usagef("--repeat %d: at least 1", o.Repeat)
 			}
 			o.Progress = func(m bench.Measurement) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s %s, %s, %s, %s: %.3g ms\n", m.Kernel, m.Shape, plural(m.Vectors, "vector", "vectors"), m.Backend,
-					plural(m.Threads, "thread", "threads"), 1e3*m.Seconds)
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s %s, %s, %s, %s: %.3g ms\n", m.Kernel, m.Shape, ui.Plural(m.Vectors, "vector", "vectors"), m.Backend,
+					ui.Plural(m.Threads, "thread", "threads"), 1e3*m.Seconds)
 			}
 			if !slices.ContainsFunc(bench.Cases(), o.Matches) {
-				return usagef("--match: no kernel and no shape has %q in its name", o.Match)
+				return ui.Usagef("--match: no kernel and no shape has %q in its name", o.Match)
 			}
 			r, err := bench.Run(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), r)
+				return ui.WriteJSON(cmd.OutOrStdout(), r)
 			}
 			return writeKernels(cmd.OutOrStdout(), r)
 		},
@@ -69,7 +70,7 @@ func writeKernels(out io.Writer, r bench.Result) error {
 		return err
 	}
 	for _, s := range r.Tokens {
-		if _, err := fmt.Fprintf(out, "one token, all weights in memory, %s, %s: %.2f s (reading them: %.2f s)\n", s.Backend, plural(s.Threads, "thread", "threads"), s.Seconds, s.Limit); err != nil {
+		if _, err := fmt.Fprintf(out, "one token, all weights in memory, %s, %s: %.2f s (reading them: %.2f s)\n", s.Backend, ui.Plural(s.Threads, "thread", "threads"), s.Seconds, s.Limit); err != nil {
 			return err
 		}
 	}

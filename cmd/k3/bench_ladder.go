@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/presets"
@@ -54,7 +55,7 @@ func parseBudgets(texts []string) ([]presets.Size, error) {
 	for _, t := range texts {
 		s, err := presets.ParseSize(t)
 		if err != nil {
-			return nil, usagef("--memory: %w", err)
+			return nil, ui.Usagef("--memory: %w", err)
 		}
 		sizes = append(sizes, s)
 	}
@@ -81,7 +82,7 @@ func (b *bencher) usualBudgets(ctx context.Context) ([]presets.Size, error) {
 
 // extremes are the least memory that works, nearly, and the least in which all weights stay.
 func (b *bencher) extremes(ctx context.Context) (least, most int64, err error) {
-	b.line.show(time.Now(), "planning")
+	b.line.Show(time.Now(), "planning")
 	all, err := b.plan(ctx, setting{Memory: 1 << 52})
 	if err != nil {
 		return 0, 0, err

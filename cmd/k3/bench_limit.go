@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 )
 
 // limiter is a means by which the operating system keeps a process below an amount of memory.
@@ -74,7 +76,7 @@ func chooseLimiter(ctx context.Context, program, name string) (limiter, error) {
 			return l, nil
 		}
 		if ctx.Err() != nil {
-			return limiter{}, errInterrupted
+			return limiter{}, ui.ErrInterrupted
 		}
 		if name != "auto" {
 			return limiter{}, fmt.Errorf("bench: limit memory by %s: %w", name, err)

@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/estimate"
 	"github.com/k3infer/k3/presets"
@@ -240,9 +241,9 @@ func (b *benchResult) against(x *benchResult) *comparison {
 	note(!same, "the earlier model was another: %s", x.Model)
 	note(b.Machine != x.Machine, "the earlier machine was another: %s", x.Machine.line())
 	sameRun := b.PromptTokens == x.PromptTokens && b.MaxTokens == x.MaxTokens
-	note(!sameRun, "the earlier runs had %s of prompt and generated %d", plural(x.PromptTokens, "token", "tokens"), x.MaxTokens)
+	note(!sameRun, "the earlier runs had %s of prompt and generated %d", ui.Plural(x.PromptTokens, "token", "tokens"), x.MaxTokens)
 	note(same && sameRun && !slices.Equal(b.IDs, x.IDs), "the ids are others: another prompt, other weights, or a defect")
-	note(b.Backend != x.Backend || b.Threads != x.Threads, "the earlier runs were computed by %s with %s", x.Backend, plural(x.Threads, "thread", "threads"))
+	note(b.Backend != x.Backend || b.Threads != x.Threads, "the earlier runs were computed by %s with %s", x.Backend, ui.Plural(x.Threads, "thread", "threads"))
 	note(b.Policy != x.Policy, "the earlier policy was %s", x.Policy)
 	for _, r := range b.Rungs {
 		i := slices.IndexFunc(x.Rungs, func(e rung) bool { return e.setting == r.setting && e.Status == rungFits })
@@ -275,14 +276,14 @@ func readBench(path, kind string) (*benchResult, error) {
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, inputf("--compare: %w", err)
+		return nil, ui.Inputf("--compare: %w", err)
 	}
 	r := new(benchResult)
 	if err := json.Unmarshal(data, r); err != nil {
-		return nil, inputf("--compare %s: %w", path, err)
+		return nil, ui.Inputf("--compare %s: %w", path, err)
 	}
 	if r.Kind != kind {
-		return nil, inputf("--compare %s: not a measurement by k3 bench %s", path, kind)
+		return nil, ui.Inputf("--compare %s: not a measurement by k3 bench %s", path, kind)
 	}
 	return r, nil
 }
@@ -309,7 +310,7 @@ func (b *bencher) checkOut(kind string) error {
 			if err != nil {
 				return fmt.Errorf("bench: %w", err)
 			}
-			return usagef("--out: %s is there already (--force replaces it)", path)
+			return ui.Usagef("--out: %s is there already (--force replaces it)", path)
 		}
 	}
 	return nil
@@ -323,7 +324,7 @@ func (b *bencher) save() error {
 	r := &b.result
 	for i, write := range []func(io.Writer) error{
 		r.writeTSV,
-		func(w io.Writer) error { return writeJSON(w, r) },
+		func(w io.Writer) error { return ui.WriteJSON(w, r) },
 		func(w io.Writer) error { return r.chart().writeSVG(w) },
 		func(w io.Writer) error { return r.writeMachine(w) },
 	} {
@@ -409,9 +410,9 @@ func (b *benchResult) write(out io.Writer) error {
 		if r.Status != rungFits {
 			note = "  " + r.Status + " later"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%.1f%%\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Label, size(r.Resident.KeptTrunkBytes), r.Resident.ExpertSlots,
-			seconds(r.SecondsPerToken.Median), 100*r.SecondsPerToken.Spread(), before, percent(r.HitRate), percent(r.NaiveHitRate), percent(r.TrunkHitRate),
-			size(int64(r.ReadPerToken.Median)), percent(r.WaitShare), inMemory(int64(r.PeakRSS.Max)), note)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%.1f%%\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Label, ui.Size(r.Resident.KeptTrunkBytes), r.Resident.ExpertSlots,
+			ui.Seconds(r.SecondsPerToken.Median), 100*r.SecondsPerToken.Spread(), before, percent(r.HitRate), percent(r.NaiveHitRate), percent(r.TrunkHitRate),
+			ui.Size(int64(r.ReadPerToken.Median)), percent(r.WaitShare), ui.InMemory(int64(r.PeakRSS.Max)), note)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -423,7 +424,7 @@ func (b *benchResult) write(out io.Writer) error {
 		}
 	}
 	if runs := b.good(); runs > 0 && b.Different == "" {
-		fmt.Fprintf(out, "all %d runs gave the same %s\n", runs, plural(len(b.IDs), "id", "ids"))
+		fmt.Fprintf(out, "all %d runs gave the same %s\n", runs, ui.Plural(len(b.IDs), "id", "ids"))
 	}
 	if c := b.Overall; c != nil {
 		verdict := "which is within the noise"
@@ -445,9 +446,9 @@ func (r *rung) writeNoise(out io.Writer) {
 		s     estimate.Series
 		write func(float64) string
 	}{
-		{"time a token", r.SecondsPerToken, seconds}, {"time of the prompt", r.PromptSeconds, seconds},
-		{"read a token", r.ReadPerToken, func(x float64) string { return size(int64(x)) }},
-		{"peak memory", r.PeakRSS, func(x float64) string { return inMemory(int64(x)) }},
+		{"time a token", r.SecondsPerToken, ui.Seconds}, {"time of the prompt", r.PromptSeconds, ui.Seconds},
+		{"read a token", r.ReadPerToken, func(x float64) string { return ui.Size(int64(x)) }},
+		{"peak memory", r.PeakRSS, func(x float64) string { return ui.InMemory(int64(x)) }},
 	} {
 		fmt.Fprintf(out, "%-18s  median %s, from %s to %s: they lie %.1f%% apart\n",
 			x.what, x.write(x.s.Median), x.write(x.s.Min), x.write(x.s.Max), 100*x.s.Spread())
@@ -479,7 +480,7 @@ func (c *comparison) write(out io.Writer) error {
 		case x.Real:
 			now = "slower"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%+.1f%%: %s (noise %.1f%%)\t%+.1f%%\t%+.1f%%\t\n", r.Label, seconds(r.Earlier.Median), 100*r.SecondsPerToken.Share, now,
+		fmt.Fprintf(w, "%s\t%s\t%+.1f%%: %s (noise %.1f%%)\t%+.1f%%\t%+.1f%%\t\n", r.Label, ui.Seconds(r.Earlier.Median), 100*r.SecondsPerToken.Share, now,
 			100*r.SecondsPerToken.Noise, 100*r.ReadPerToken.Share, 100*r.PeakRSS.Share)
 	}
 	return w.Flush()
@@ -499,7 +500,7 @@ func (b *benchResult) verdict() error {
 	for _, r := range b.Rungs {
 		switch {
 		case r.damaged:
-			return inputf("bench: %s failed: %s", r.Label, r.Why)
+			return ui.Inputf("bench: %s failed: %s", r.Label, r.Why)
 		case r.Status == rungFailed:
 			return fmt.Errorf("bench: %s failed: %s", r.Label, r.Why)
 		case r.Status == rungNoFit && b.Kind != "ladder":
@@ -511,7 +512,7 @@ func (b *benchResult) verdict() error {
 	case b.Different != "":
 		return fmt.Errorf("bench: not all runs gave the same ids, which is a defect of k3: %s", b.Different)
 	case !fits && len(b.Rungs) > 0:
-		return coded{exitNoFit, fmt.Errorf("bench: nothing fits: %s", b.Rungs[len(b.Rungs)-1].Why)}
+		return ui.WithCode(ui.ExitNoFit, fmt.Errorf("bench: nothing fits: %s", b.Rungs[len(b.Rungs)-1].Why))
 	}
 	return nil
 }
@@ -522,7 +523,7 @@ func (m machine) line() string {
 	if cpu == "" {
 		cpu = "unknown processor"
 	}
-	s := fmt.Sprintf("%s, %s, %s of memory, %s/%s", cpu, plural(m.Processors, "processor", "processors"), inMemory(m.Memory), m.OS, m.Arch)
+	s := fmt.Sprintf("%s, %s, %s of memory, %s/%s", cpu, ui.Plural(m.Processors, "processor", "processors"), ui.InMemory(m.Memory), m.OS, m.Arch)
 	if m.Disk != "" {
 		s += ", disk " + m.Disk
 	}
@@ -538,14 +539,14 @@ func (b *benchResult) writeMachine(out io.Writer) error {
 		if !b.DiskDirect {
 			direct = " (through the page cache)"
 		}
-		fmt.Fprintf(w, "disk\t%s/s before the first run%s\n", size(int64(b.DiskRate)), direct)
+		fmt.Fprintf(w, "disk\t%s/s before the first run%s\n", ui.Size(int64(b.DiskRate)), direct)
 	}
 	fmt.Fprintf(w, "model\t%s\n", b.Model)
 	if b.Geometry != nil {
-		fmt.Fprintf(w, "computed\tby k3 %s, %s, %s, policy %s\n", b.Version, b.Backend, plural(b.Threads, "thread", "threads"), b.Policy)
+		fmt.Fprintf(w, "computed\tby k3 %s, %s, %s, policy %s\n", b.Version, b.Backend, ui.Plural(b.Threads, "thread", "threads"), b.Policy)
 	}
 	fmt.Fprintf(w, "runs\t%d of each, one process each: %s of prompt, %s generated\n", b.Repeats,
-		plural(b.PromptTokens, "token", "tokens"), plural(b.MaxTokens, "token", "tokens"))
+		ui.Plural(b.PromptTokens, "token", "tokens"), ui.Plural(b.MaxTokens, "token", "tokens"))
 	fmt.Fprintf(w, "hard limit\t%s\n", b.Limit)
 	fmt.Fprintf(w, "started\t%s\n", b.Started.Format(time.RFC3339))
 	return w.Flush()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/memory"
 	"github.com/k3infer/k3/presets"
 )
@@ -46,7 +47,7 @@ func parseRatios(texts []string) (shares []float64, err error) {
 	for _, t := range texts {
 		x, err := strconv.ParseFloat(strings.TrimSuffix(t, "%"), 64)
 		if err != nil || !(x >= 0 && x <= 100) {
-			return nil, usagef("--trunk-share: %q: must be from 0 to 100", t)
+			return nil, ui.Usagef("--trunk-share: %q: must be from 0 to 100", t)
 		}
 		shares = append(shares, x/100)
 	}
@@ -92,7 +93,7 @@ func (b *bencher) splits(ctx context.Context, shares []float64) ([]setting, erro
 	}
 	divide := trunk + experts - leastTrunk - leastExperts
 	if leastTrunk == 0 || leastExperts == 0 || divide <= 0 {
-		return nil, usagef("in %s there is nothing to divide between trunk and experts", total)
+		return nil, ui.Usagef("in %s there is nothing to divide between trunk and experts", total)
 	}
 	var settings []setting
 	for _, s := range shares {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/estimate"
 )
 
@@ -158,11 +159,11 @@ func TestTheVerdictNamesWhatIsWrong(t *testing.T) {
 		text   string
 	}{
 		{benchResult{Kind: "ladder", Rungs: []rung{ok, no}}, 0, ""},
-		{benchResult{Kind: "ladder", Rungs: []rung{no}}, exitNoFit, "nothing fits: too small"},
-		{benchResult{Kind: "ladder", Rungs: []rung{ok, bad}}, exitFailed, "2GiB failed: killed"},
-		{benchResult{Kind: "ladder", Rungs: []rung{ok, ok}, Different: "1GiB, run 2: 5,6"}, exitFailed,
+		{benchResult{Kind: "ladder", Rungs: []rung{no}}, ui.ExitNoFit, "nothing fits: too small"},
+		{benchResult{Kind: "ladder", Rungs: []rung{ok, bad}}, ui.ExitFailed, "2GiB failed: killed"},
+		{benchResult{Kind: "ladder", Rungs: []rung{ok, ok}, Different: "1GiB, run 2: 5,6"}, ui.ExitFailed,
 			"not all runs gave the same ids, which is a defect of k3: 1GiB, run 2: 5,6"},
-		{benchResult{Kind: "split", Rungs: []rung{ok, no}}, exitFailed, "a fault of this measurement"},
+		{benchResult{Kind: "split", Rungs: []rung{ok, no}}, ui.ExitFailed, "a fault of this measurement"},
 	} {
 		err := x.result.verdict()
 		if exitCode(err) != x.code || err != nil && !strings.Contains(err.Error(), x.text) {

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 )
 
 // fakeBencher runs, in place of k3, a shell script that notes its budget in the file log and then does as body says; $report
@@ -32,7 +34,7 @@ echo $memory >> "` + dir + `/log"
 	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b = &bencher{flags: benchFlags{repeats: repeats}, program: program, limit: noLimit, scratch: dir, line: newProgress(io.Discard, io.Discard, true)}
+	b = &bencher{flags: benchFlags{repeats: repeats}, program: program, limit: noLimit, scratch: dir, line: ui.NewProgress(io.Discard, io.Discard, true)}
 	b.result.Kind = "ladder"
 	return b, func() []string {
 		data, err := os.ReadFile(filepath.Join(dir, "log"))
@@ -123,7 +125,7 @@ func TestOtherIDsAreNoticed(t *testing.T) {
 	if b.result.Different != "20, run 3: 2" {
 		t.Errorf("%q", b.result.Different)
 	}
-	if err := b.result.verdict(); exitCode(err) != exitFailed {
+	if err := b.result.verdict(); exitCode(err) != ui.ExitFailed {
 		t.Errorf("%v", err)
 	}
 }
@@ -148,7 +150,7 @@ func TestResultsAreWrittenAfterEveryRun(t *testing.T) {
 	if err != nil || len(earlier.Rungs) != 1 || len(earlier.Rungs[0].Runs) != 3 {
 		t.Errorf("read back: %+v, %v", earlier, err)
 	}
-	if err := b.checkOut("ladder"); exitCode(err) != exitUsage {
+	if err := b.checkOut("ladder"); exitCode(err) != ui.ExitUsage {
 		t.Errorf("the same again: %v", err)
 	}
 }
@@ -182,7 +184,7 @@ func TestAnInterruptedMeasurementShowsWhatItHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || !strings.HasSuffix(stderr.String(), "k3: interrupted\n") {
+	if code := cmd.ProcessState.ExitCode(); code != ui.ExitInterrupted || !strings.HasSuffix(stderr.String(), "k3: interrupted\n") {
 		t.Errorf("exit code %d, stderr %q", code, stderr.String())
 	}
 	if !strings.Contains(stdout.String(), "200MiB") || !strings.Contains(stdout.String(), "gave the same 2 ids") {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/conversation"
@@ -70,10 +71,10 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	}
 	size, err := presets.ParseSize(f.prefixDisk)
 	if err != nil {
-		return usagef("--prefix-disk: %w", err)
+		return ui.Usagef("--prefix-disk: %w", err)
 	}
 	if f.noHistory && f.history != "" {
-		return usagef("--history and --no-history exclude each other")
+		return ui.Usagef("--history and --no-history exclude each other")
 	}
 	if f.system, err = checkText("--system", f.system, f.replace); err != nil {
 		return err
@@ -112,9 +113,9 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	if !f.quiet {
 		announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
 	}
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
-	defer line.clear()
-	line.opening(c.Model)
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.Clear()
+	line.Opening(c.Model)
 	options := engineOptions(c, files, line)
 	options.Sequences = conversationSequences
 	engine, err := openEngine(cmd.Context(), options, f.save != "" || f.prefixDir != "")
@@ -170,19 +171,19 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	if cmd.Flags().Changed("system") {
 		t.setSystem(f.system)
 	}
-	line.clear()
+	line.Clear()
 	in, ok1 := cmd.InOrStdin().(*os.File)
 	out, ok2 := t.out.(*os.File)
 	if !ok1 || !ok2 || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
 		t.out = stdout
 		err := t.lines(cmd.Context(), cmd.InOrStdin())
 		if stdout.closed() {
-			return errPipe
+			return ui.ErrPipe
 		}
 		return err
 	}
-	t.style = newStyle(out)
-	t.editor = openEditor(in, out, t.style.escapes, historyFile(f))
+	t.style = ui.NewStyle(out)
+	t.editor = openEditor(in, out, t.style.Escapes, historyFile(f))
 	defer t.editor.close()
 	return t.interactive(cmd.Context())
 }
@@ -200,7 +201,7 @@ type talk struct {
 	editor     *editor // nil unless someone is at the terminal
 	told       bool    // that states cannot be kept
 	transcript *transcript
-	style      style
+	style      ui.Style
 
 	last     conversation.Turn // in which something was computed
 	computed int               // tokens, since the start
@@ -228,7 +229,7 @@ func (t *talk) lines(ctx context.Context, in io.Reader) error {
 			return nil
 		}
 		if errors.Is(err, errUnclosed) {
-			return usagef("line %d: %w", begins, err)
+			return ui.Usagef("line %d: %w", begins, err)
 		}
 		if errors.Is(err, errLongLine) {
 			return fmt.Errorf("line %d: %w: %w, and there is room for %d tokens", number+1, core.ErrContext, err, t.engine.Context())
@@ -259,7 +260,7 @@ func (t *talk) interactive(ctx context.Context) error {
 			fmt.Fprintln(t.out)
 			return nil
 		case errors.Is(err, errAborted) && warned && !t.editor.typed:
-			return errInterrupted
+			return ui.ErrInterrupted
 		case errors.Is(err, errAborted):
 			warned = true
 			t.say("Ctrl-C again ends the conversation, and so do Ctrl-D and /exit")
@@ -273,11 +274,11 @@ func (t *talk) interactive(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errLeave):
 			return nil
-		case errors.Is(err, errInterrupted):
+		case errors.Is(err, ui.ErrInterrupted):
 			return err
 		case err != nil:
 			t.editor.held = "" // what was pasted after a command may count on it
-			fmt.Fprintf(t.err, "k3: %s\n", oneLine(err))
+			fmt.Fprintf(t.err, "k3: %s\n", ui.OneLine(err))
 		}
 	}
 }
@@ -310,9 +311,9 @@ func (t *talk) answer(parent context.Context,
 	generate func(ctx context.Context, show func(chat.Event) error) (conversation.Turn, error)) error {
 	ctx, interrupt, stop := interrupts(parent, t.restoreTerminal)
 	view := t.newView()
-	view.line.interrupt = interrupt
-	t.Generate.Progress, t.Generate.Interrupt = view.line.update, interrupt
-	turn, err := generate(ctx, view.show)
+	view.Line.Interrupt = interrupt
+	t.Generate.Progress, t.Generate.Interrupt = view.Line.Update, interrupt
+	turn, err := generate(ctx, view.Show)
 	if turn.Total > 0 {
 		t.last = turn
 		t.computed += turn.Computed()
@@ -323,11 +324,11 @@ func (t *talk) answer(parent context.Context,
 	if errors.Is(err, core.ErrContext) {
 		err = fmt.Errorf("%w (--context)", err)
 	}
-	if e := view.end(err == nil); err == nil {
+	if e := view.End(err == nil); err == nil {
 		err = e
 	}
 	if ctx.Err() != nil {
-		err = errInterrupted
+		err = ui.ErrInterrupted
 	}
 	stop()
 	// What is to be saved may take longer than the patience with a pass.
@@ -341,20 +342,20 @@ func (t *talk) answer(parent context.Context,
 		if e := t.saveTurn(); e != nil {
 			err = errors.Join(err, e)
 		} else if terminated(ctx) && t.flags.save != "" {
-			err = &hinted{errInterrupted, t.flags.save + " has the conversation, with what there is of the last answer; --resume goes on from there"}
+			err = ui.WithHint(ui.ErrInterrupted, t.flags.save+" has the conversation, with what there is of the last answer; --resume goes on from there")
 		}
 	}
 	if err != nil {
 		if t.editor == nil && errors.Is(err, conversation.ErrNoAnswer) {
-			return errInterrupted
+			return ui.ErrInterrupted
 		}
 		return err
 	}
 	if turn.Reason == core.StopInterrupt {
 		if t.editor == nil {
-			return errInterrupted
+			return ui.ErrInterrupted
 		}
-		t.note(interrupted)
+		t.note(ui.Interrupted)
 		return nil
 	}
 	said := t.Messages()
@@ -364,9 +365,9 @@ func (t *talk) answer(parent context.Context,
 	}
 	switch turn.Reason {
 	case core.StopLength:
-		t.note("cut after %s", plural(len(turn.IDs), "token", "tokens"))
+		t.note("cut after %s", ui.Plural(len(turn.IDs), "token", "tokens"))
 	case core.StopContext:
-		t.note("cut: the context of %s is full (/reset, or begin with a larger --context)", plural(t.engine.Context(), "token", "tokens"))
+		t.note("cut: the context of %s is full (/reset, or begin with a larger --context)", ui.Plural(t.engine.Context(), "token", "tokens"))
 	}
 	return nil
 }
@@ -424,8 +425,22 @@ func (t *talk) note(format string, args ...any) {
 func (t *talk) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if t.editor != nil {
-		fmt.Fprintln(t.out, t.style.dim("("+text+")"))
+		fmt.Fprintln(t.out, t.style.Dim("("+text+")"))
 	} else {
 		fmt.Fprintln(t.err, "k3: "+text)
 	}
+}
+
+// newView shows the next answer.
+func (t *talk) newView() *ui.View {
+	terminal := t.editor != nil
+	var aside io.Writer
+	switch {
+	case t.shown == thinkingHide || !terminal && t.flags.quiet:
+	case terminal:
+		aside = t.out
+	default:
+		aside = t.err
+	}
+	return ui.NewView(t.out, aside, ui.NewProgress(t.out, t.err, t.flags.quiet), t.style, terminal)
 }

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"unicode"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/conversation"
@@ -91,11 +92,11 @@ func (t *talk) command(ctx context.Context, line string) error {
 		for _, c := range slashCommands {
 			names = append(names, c.names...)
 		}
-		return usagef("unknown command %s%s (/help lists them; // begins a message with /)", name,
+		return ui.Usagef("unknown command %s%s (/help lists them; // begins a message with /)", name,
 			suggestion("", name, names))
 	}
 	if c.arguments == "" && argument != "" {
-		return usagef("%s takes nothing, not %q", name, argument)
+		return ui.Usagef("%s takes nothing, not %q", name, argument)
 	}
 	return c.do(t, ctx, argument)
 }
@@ -235,7 +236,7 @@ func generateSetting(flag string, value func(presets.Generate) any) chatSetting 
 		if flag == "max-tokens" && text == anyLength {
 			g.MaxTokens = 0
 		} else if err := g.Set(flag, text); err != nil {
-			return usagef("/set %w", err)
+			return ui.Usagef("/set %w", err)
 		}
 		t.setGenerate(g)
 		return nil
@@ -273,7 +274,7 @@ func (t *talk) setCommand(_ context.Context, argument string) error {
 		names = append(names, s.name)
 	}
 	if name != "" {
-		return usagef("/set: there is no setting %q%s (/set lists them)", name, suggestion("", name, names))
+		return ui.Usagef("/set: there is no setting %q%s (/set lists them)", name, suggestion("", name, names))
 	}
 	return table.Flush()
 }
@@ -285,7 +286,7 @@ func (t *talk) again() error {
 		return err
 	}
 	if len(t.spoken()) > 0 {
-		t.note("the next answer computes the conversation again, %s", plural(tokens, "token", "tokens"))
+		t.note("the next answer computes the conversation again, %s", ui.Plural(tokens, "token", "tokens"))
 	}
 	return nil
 }
@@ -294,7 +295,7 @@ func (t *talk) retryCommand(ctx context.Context, argument string) error {
 	if argument != "" {
 		g := t.generate
 		if err := g.Set("temperature", argument); err != nil {
-			return usagef("/retry: %w", err)
+			return ui.Usagef("/retry: %w", err)
 		}
 		defer t.setGenerate(t.generate)
 		t.setGenerate(g)
@@ -320,26 +321,26 @@ func (t *talk) stats(context.Context, string) error {
 		}
 	}
 	table := tabwriter.NewWriter(t.aside(), 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "conversation\t%s, %s\n", plural(tokens, "token", "tokens"), plural(answers, "answer", "answers"))
+	fmt.Fprintf(table, "conversation\t%s, %s\n", ui.Plural(tokens, "token", "tokens"), ui.Plural(answers, "answer", "answers"))
 	if l := t.last; l.Total > 0 {
-		fmt.Fprintf(table, "last turn\tcomputed %s of %d, the other %d were kept\n", plural(l.Computed(), "token", "tokens"), l.Total, l.Kept)
+		fmt.Fprintf(table, "last turn\tcomputed %s of %d, the other %d were kept\n", ui.Plural(l.Computed(), "token", "tokens"), l.Total, l.Kept)
 		for _, p := range []struct {
 			name  string
 			phase core.Phase
 		}{{"  prompt", l.Prefill}, {"  answer", l.Decode}} {
 			if p.phase.Tokens > 0 {
 				x := newPhase(p.phase)
-				fmt.Fprintf(table, "%s\t%s in %s, %s, %s a token\n", p.name, plural(x.Tokens, "token", "tokens"),
-					plural(x.Passes, "pass", "passes"), seconds(x.Seconds), seconds(x.SecondsPerToken))
+				fmt.Fprintf(table, "%s\t%s in %s, %s, %s a token\n", p.name, ui.Plural(x.Tokens, "token", "tokens"),
+					ui.Plural(x.Passes, "pass", "passes"), ui.Seconds(x.Seconds), ui.Seconds(x.SecondsPerToken))
 			}
 		}
 	}
-	fmt.Fprintf(table, "since the start\tcomputed %s\n", plural(t.computed, "token", "tokens"))
+	fmt.Fprintf(table, "since the start\tcomputed %s\n", ui.Plural(t.computed, "token", "tokens"))
 	if g := t.guesses; g.Proposed > 0 {
 		fmt.Fprintf(table, "guesses\t%s\n", &guesses{g.Proposed, g.Accepted, g.Saved.Seconds()})
 	}
 	if n := t.prefixes.Len(); n > 0 {
-		fmt.Fprintf(table, "kept states\t%d, %s at most\n", n, inMemory(t.prefixes.Bytes()))
+		fmt.Fprintf(table, "kept states\t%d, %s at most\n", n, ui.InMemory(t.prefixes.Bytes()))
 	}
 	return table.Flush()
 }
@@ -349,7 +350,7 @@ func (t *talk) saveCommand(_ context.Context, argument string) error {
 		argument = t.flags.save
 	}
 	if argument == "" {
-		return usagef("/save: the name of a file is missing")
+		return ui.Usagef("/save: the name of a file is missing")
 	}
 	if err := t.saveAs(argument); err != nil {
 		return err
@@ -360,7 +361,7 @@ func (t *talk) saveCommand(_ context.Context, argument string) error {
 
 func (t *talk) loadCommand(_ context.Context, argument string) error {
 	if argument == "" {
-		return usagef("/load: the name of a file is missing")
+		return ui.Usagef("/load: the name of a file is missing")
 	}
 	if err := t.open(argument); err != nil {
 		return err
@@ -380,10 +381,10 @@ func (t *talk) recall() {
 			before = prompt
 		}
 		if text := m.Plain(); text != "" {
-			fmt.Fprintln(t.out, t.style.dim(before+printable(text)))
+			fmt.Fprintln(t.out, t.style.Dim(before+ui.Printable(text)))
 		}
 		for _, call := range m.ToolCalls {
-			fmt.Fprintln(t.out, t.style.dim(printable(callOpens+call.Name+" "+call.Arguments+callCloses)))
+			fmt.Fprintln(t.out, t.style.Dim(ui.Printable(ui.CallOpens+call.Name+" "+call.Arguments+ui.CallCloses)))
 		}
 	}
 	if len(t.spoken()) > 0 {

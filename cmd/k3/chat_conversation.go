@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/conversation"
@@ -63,7 +64,7 @@ func (t *talk) load(path string) error {
 	t.prefixes.Close() // there is room for two
 	s, data, err := t.engine.LoadSequence(path)
 	if file := (*fs.PathError)(nil); errors.As(err, &file) {
-		return inputf("%w", err)
+		return ui.Inputf("%w", err)
 	}
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func (t *talk) load(path string) error {
 	}
 	if err != nil {
 		s.Close()
-		return inputf("%s: %w: %w", path, core.ErrSession, err)
+		return ui.Inputf("%s: %w: %w", path, core.ErrSession, err)
 	}
 	t.last = conversation.Turn{}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/conversation"
@@ -62,7 +63,7 @@ func TestWhatIsNoConversationIsNotLoaded(t *testing.T) {
 	refused := func(name string) {
 		t.Helper()
 		err := c.load(path)
-		if exitCode(err) != exitInput || len(c.Messages()) != 2 {
+		if exitCode(err) != ui.ExitInput || len(c.Messages()) != 2 {
 			t.Errorf("%s: %v, %d messages", name, err, len(c.Messages()))
 		}
 	}
@@ -132,7 +133,7 @@ func TestATranscriptReadsBack(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readTranscript(path, maxText); exitCode(err) != exitInput || !strings.Contains(err.Error(), want) ||
+		if _, err := readTranscript(path, maxText); exitCode(err) != ui.ExitInput || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), path) {
 			t.Errorf("%q: %v", text, err)
 		}

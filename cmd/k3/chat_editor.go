@@ -14,6 +14,7 @@ import (
 	"github.com/peterh/liner"
 	"golang.org/x/term"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/disk"
 )
 
@@ -195,7 +196,7 @@ func (e *editor) watch() (stop func()) {
 			}
 			e.keys.end()
 			e.lines.Close()
-			os.Exit(exitInterrupted)
+			os.Exit(ui.ExitInterrupted)
 		}
 	}()
 	return func() {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/disk"
 )
@@ -99,7 +100,7 @@ func writeTranscript(path string, messages []chat.Message) error {
 func readTranscript(path string, most int64) ([]chat.Message, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, inputf("%w", err)
+		return nil, ui.Inputf("%w", err)
 	}
 	defer f.Close()
 	var messages []chat.Message
@@ -120,7 +121,7 @@ func readTranscript(path string, most int64) ([]chat.Message, error) {
 			err = errors.New("a system message that is not the first")
 		}
 		if err != nil {
-			return nil, inputf("%s:%d: %w", path, number, err)
+			return nil, ui.Inputf("%s:%d: %w", path, number, err)
 		}
 		messages = append(messages, m)
 	}

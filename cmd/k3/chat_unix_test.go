@@ -19,6 +19,7 @@ import (
 
 	"github.com/creack/pty"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/conversation"
 )
@@ -217,7 +218,7 @@ func TestChatTwoCtrlCEndIt(t *testing.T) {
 	x.send("\x03")
 	x.expect("> ")
 	x.send("\x03")
-	if code := x.exits(); code != exitInterrupted {
+	if code := x.exits(); code != ui.ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -226,7 +227,7 @@ func TestChatATerminatedProgramRestoresTheTerminal(t *testing.T) {
 	x := startTerminal(t, nil, "chat", "-q", "--no-history")
 	x.expect("> ")
 	x.cmd.Process.Signal(syscall.SIGTERM)
-	if code := x.exits(); code != exitInterrupted {
+	if code := x.exits(); code != ui.ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
 	x.expect(regexp.QuoteMeta(pasteOff))
@@ -287,7 +288,7 @@ func TestChatReadsPlainlyWhereThereIsNoRoomToEdit(t *testing.T) {
 		x.expect("Ctrl-C again")
 		x.expect("> ")
 		x.send("\x03")
-		if code := x.exits(); code != exitInterrupted {
+		if code := x.exits(); code != ui.ExitInterrupted {
 			t.Errorf("%d columns: exit code %d", columns, code)
 		}
 	}
@@ -331,7 +332,7 @@ func TestChatCtrlCAfterTypingTakesTheLineBack(t *testing.T) {
 	}
 	x.expect("> ")
 	x.send("\x03")
-	if code := x.exits(); code != exitInterrupted {
+	if code := x.exits(); code != ui.ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -344,7 +345,7 @@ func TestChatASignalAtThePromptIsACtrlC(t *testing.T) {
 	x.expect("Ctrl-C again")
 	x.expect("> ")
 	x.cmd.Process.Signal(os.Interrupt)
-	if code := x.exits(); code != exitInterrupted {
+	if code := x.exits(); code != ui.ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
 	x.expect(regexp.QuoteMeta(pasteOff))
@@ -361,7 +362,7 @@ func TestChatTwoCtrlCInOneAnswerEndIt(t *testing.T) {
 	x.expect("ends after this pass")
 	x.send("\x03")
 	x.expect("k3: interrupted")
-	if code := x.exits(); code != exitInterrupted {
+	if code := x.exits(); code != ui.ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -401,7 +402,7 @@ func TestAnAnswerThatIsEndedAtOnceIsSaved(t *testing.T) {
 			return show(e)
 		})
 	})
-	if !errors.Is(err, errInterrupted) {
+	if !errors.Is(err, ui.ErrInterrupted) {
 		t.Fatal(err)
 	}
 	if err := x.load(path); err != nil || len(x.Messages()) != 2 || x.Messages()[1].Reasoning == "" {

@@ -18,11 +18,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
@@ -101,7 +101,7 @@ func TestAFailedRunLeavesNoFiles(t *testing.T) {
 	dir := t.TempDir()
 	_, err := k3(t, "", "run", "-q", "--ids", "1,9999", "--report", filepath.Join(dir, "r.json"),
 		"--dump-logits", filepath.Join(dir, "l"))
-	if exitCode(err) != exitUsage {
+	if exitCode(err) != ui.ExitUsage {
 		t.Errorf("error %v", err)
 	}
 	left, err := os.ReadDir(dir)
@@ -238,16 +238,16 @@ func TestEveryErrorHasItsExitCode(t *testing.T) {
 	}{
 		{nil, 0}, {errors.New("x"), 1}, {fs.ErrNotExist, 1}, {core.ErrNumbers, 1}, {sample.ErrLogits, 1}, {core.ErrBroken, 1},
 		{presets.ErrConfig, 2}, {sample.ErrParams, 2}, {kernel.ErrBackend, 2}, {core.ErrContext, 2}, {core.ErrToken, 2},
-		{core.ErrPrompt, 2}, {tokenizer.ErrUnknownID, 2}, {tokenizer.ErrInvalidUTF8, 2}, {usagef("x"), 2},
+		{core.ErrPrompt, 2}, {tokenizer.ErrUnknownID, 2}, {tokenizer.ErrInvalidUTF8, 2}, {ui.Usagef("x"), 2},
 		{checkpoint.ErrConfig, 3}, {checkpoint.ErrFormat, 3}, {tokenizer.ErrFormat, 3}, {core.ErrSession, 3},
-		{inputf("x: %w", tokenizer.ErrInvalidUTF8), 3},
+		{ui.Inputf("x: %w", tokenizer.ErrInvalidUTF8), 3},
 		// A file that became shorter while it was read is damaged, and so is a frame of a pack that is none.
 		{&disk.Error{File: "x", Err: disk.ErrShort}, 3}, {disk.ErrFile, 3}, {pack.Expand(make([]byte, 2), nil), 3},
 		// One that cannot be read may be whole.
-		{&disk.Error{File: "x", Err: syscall.EIO}, 1}, {inputf("x: %w", &disk.Error{File: "x", Err: syscall.EIO}), 1},
-		{inputf("x: %w", fs.ErrPermission), 1}, {inputf("x: %w", fs.ErrNotExist), 3},
+		{&disk.Error{File: "x", Err: syscall.EIO}, 1}, {ui.Inputf("x: %w", &disk.Error{File: "x", Err: syscall.EIO}), 1},
+		{ui.Inputf("x: %w", fs.ErrPermission), 1}, {ui.Inputf("x: %w", fs.ErrNotExist), 3},
 		{errors.Join(fs.ErrPermission, checkpoint.ErrFormat), 3},
-		{context.Canceled, 130}, {errInterrupted, 130},
+		{context.Canceled, 130}, {ui.ErrInterrupted, 130},
 	} {
 		if got := exitCode(c.err); got != c.code {
 			t.Errorf("%v: %d, want %d", c.err, got, c.code)
@@ -256,7 +256,7 @@ func TestEveryErrorHasItsExitCode(t *testing.T) {
 			t.Errorf("%v, wrapped: not %d", c.err, c.code)
 		}
 	}
-	if got := oneLine(errors.New("open a\nb\r: no")); got != `open a\nb\r: no` {
+	if got := ui.OneLine(errors.New("open a\nb\r: no")); got != `open a\nb\r: no` {
 		t.Errorf("one line: %q", got)
 	}
 }
@@ -269,132 +269,6 @@ func TestLoneSurrogatesAreFound(t *testing.T) {
 		if got := loneSurrogate(text); got != want {
 			t.Errorf("%s: %d, want %d", text, got, want)
 		}
-	}
-}
-
-func TestQuantitiesHaveThreeDigits(t *testing.T) {
-	for want, got := range map[string]string{
-		"0": count(0), "999": count(999), "1.00K": count(1000), "7.21M": count(7208384), "2.78T": count(2779000000000),
-		"1.00M":   count(999999),
-		"1.56 TB": size(1560936091448), "55.3 KB": size(55296), "512 B": size(512), "9.22 EB": size(math.MaxInt64),
-		"8.00 GiB": inMemory(8 << 30), "1000 MiB": inMemory(1000 << 20), "1.00 GiB": inMemory(1<<30 - 1),
-		"1.23ms": seconds(0.001234), "12.3s": seconds(12.345), "226ms": seconds(0.2263), "3h25m45s": seconds(12345.4),
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
-func TestTheProgressLineLeavesNothingBehind(t *testing.T) {
-	var b bytes.Buffer
-	p := &progress{w: &b, width: 30}
-	p.opening("a model with a very long name indeed")
-	if got := b.String(); got != "\r\x1b[2Kopening a model with a very l" {
-		t.Errorf("%q", got)
-	}
-	p.clear()
-	p.clear()
-	if !strings.HasSuffix(b.String(), "l\r\x1b[2K") {
-		t.Errorf("%q", b.String())
-	}
-	b.Reset()
-	p.drawn = time.Time{}
-	p.width = 80
-	p.update(core.Progress{Prefill: true, Done: 0, Total: 100, Rows: 50, Layer: 0, Layers: 10})
-	if got := b.String(); got != "\r\x1b[2Kprompt 0/100 tokens, layer 1/10" {
-		t.Errorf("%q", got)
-	}
-	p.started, p.drawn = time.Now().Add(-10*time.Second), time.Time{}
-	p.update(core.Progress{Prefill: true, Done: 50, Total: 100, Rows: 50, Layer: 0, Layers: 10})
-	if !strings.HasSuffix(b.String(), "prompt 50/100 tokens, layer 1/10, 10s left") {
-		t.Errorf("%q", b.String())
-	}
-	p.clear()
-	b.Reset()
-	// A token shows itself only when it is slow.
-	p.drawn = time.Time{}
-	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 0, Layers: 10})
-	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10})
-	if b.Len() != 0 {
-		t.Errorf("%q", b.String())
-	}
-	p.token, p.started = p.token.Add(-2*slow), p.started.Add(-2*slow)
-	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10})
-	if !strings.HasSuffix(b.String(), "[token 5/9, layer 4/10, 35s left]") {
-		t.Errorf("%q", b.String())
-	}
-	p.drawn = time.Time{}
-	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10, Read: func() int64 { return 5e9 }})
-	if !strings.HasSuffix(b.String(), "[token 5/9, layer 4/10, 5.0 GB, 2.50 GB/s, 35s left]") {
-		t.Errorf("%q", b.String())
-	}
-	interrupted := make(chan struct{})
-	close(interrupted)
-	p.drawn, p.interrupt = time.Time{}, interrupted
-	p.update(core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 3, Layers: 10})
-	if !strings.HasSuffix(b.String(), "[ends after this pass (Ctrl-C: at once), token 5/9, layer 4/10, 35s left]") {
-		t.Errorf("%q", b.String())
-	}
-	if p := newProgress(io.Discard, &b, false); p.w != nil {
-		t.Error("a line where there is no terminal")
-	}
-}
-
-func TestTheTimeLeftIsThatOfAllTokens(t *testing.T) {
-	var b bytes.Buffer
-	p := &progress{w: &b, width: 80}
-	p.update(core.Progress{Prefill: true, Total: 10, Rows: 10, Layers: 9})
-	p.update(core.Progress{Done: 1, Total: 101, Rows: 1, Layers: 9})
-	p.started = p.started.Add(-20 * time.Minute) // 10 tokens
-	p.update(core.Progress{Done: 11, Total: 101, Rows: 1, Layers: 9})
-	p.token, p.drawn = p.token.Add(-time.Minute), time.Time{}
-	p.update(core.Progress{Done: 11, Total: 101, Rows: 1, Layers: 9})
-	p.token, p.drawn = p.token.Add(-time.Minute), time.Time{}
-	p.update(core.Progress{Done: 11, Total: 101, Rows: 1, Layer: 5, Layers: 9})
-	if !strings.HasSuffix(b.String(), "[token 12/101, layer 6/9, 2h50m left]") {
-		t.Errorf("%q", b.String())
-	}
-}
-
-func TestTheProgressLineFitsANarrowTerminal(t *testing.T) {
-	text := "token 5/64, layer 4/93, 5.0 GB, 2.50 GB/s, 35s left"
-	for columns, want := range map[int]string{
-		80: text, 50: "token 5/64, layer 4/93, 5.0 GB, 35s left", 35: "token 5/64, layer 4/93, 35s left", 31: "token 5/64, 35s left",
-		20: "token 5/64, 35s left", 19: "token 5/64", 5: "token", 0: "", -3: "",
-	} {
-		if got := shorten(text, columns); got != want {
-			t.Errorf("%d columns: %q, want %q", columns, got, want)
-		}
-	}
-}
-
-func TestOffTheTerminalThereIsALineAMinute(t *testing.T) {
-	var b bytes.Buffer
-	p := newProgress(io.Discard, &b, false)
-	at := core.Progress{Done: 4, Total: 9, Rows: 1, Layer: 0, Layers: 10}
-	p.opening("a model")
-	p.update(at)
-	at.Layer = 3
-	p.update(at)
-	if b.Len() > 0 {
-		t.Errorf("before a minute: %q", b.String())
-	}
-	p.drawn = p.drawn.Add(-relate)
-	p.token, p.started = p.token.Add(-relate), p.started.Add(-relate)
-	p.update(at)
-	p.update(at)
-	p.show(time.Now(), "more")
-	if got := b.String(); got != "k3: token 5/9, layer 4/10, 17m20s left\n" {
-		t.Errorf("%q", got)
-	}
-	p = newProgress(io.Discard, &b, true)
-	p.drawn = p.drawn.Add(-2 * relate)
-	b.Reset()
-	p.update(at)
-	p.show(time.Now(), "more")
-	if b.Len() > 0 {
-		t.Errorf("quiet: %q", b.String())
 	}
 }
 
@@ -430,7 +304,7 @@ func TestTheFirstInterruptEndsTheTextAndReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); exitOf(err) != exitInterrupted {
+	if err := cmd.Wait(); exitOf(err) != ui.ExitInterrupted {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}
 	ids, err := parseIDs(string(first) + string(rest))
@@ -489,25 +363,4 @@ func exitOf(err error) int {
 		return -1
 	}
 	return exit.ExitCode()
-}
-
-func TestNoticesAndTheProgressLineKeepApart(t *testing.T) {
-	var b bytes.Buffer
-	p := &progress{w: &b, stderr: &b, width: 80}
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			for range 100 {
-				p.show(time.Now(), "line")
-				p.notice("notice")
-				p.clear()
-			}
-		})
-	}
-	all.Wait()
-	const remove = "\r\x1b[2K"
-	rest := strings.ReplaceAll(strings.ReplaceAll(b.String(), remove+"line", "<"), "<"+remove, "")
-	if rest = strings.ReplaceAll(strings.ReplaceAll(rest, "k3: notice\n", ""), "<", ""); rest != "" {
-		t.Errorf("%q is neither", rest)
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/kernel"
@@ -36,7 +37,7 @@ func completionCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			write, ok := shells[args[0]]
 			if !ok {
-				return usagef("unknown shell %q%s: there are %s", args[0], suggestion("", args[0], names), strings.Join(names, ", "))
+				return ui.Usagef("unknown shell %q%s: there are %s", args[0], suggestion("", args[0], names), strings.Join(names, ", "))
 			}
 			return write(cmd.Root(), cmd.OutOrStdout())
 		},

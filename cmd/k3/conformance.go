@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/conformance"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/kernel"
@@ -48,7 +49,7 @@ func conformanceCommand() *cobra.Command {
 				}
 			}
 			if asJSON {
-				if err := writeJSON(cmd.OutOrStdout(), results); err != nil {
+				if err := ui.WriteJSON(cmd.OutOrStdout(), results); err != nil {
 					return err
 				}
 			} else if err := writeConformance(cmd, results); err != nil {
@@ -78,7 +79,7 @@ func checkBackends(cmd *cobra.Command, only string, threads int, seed uint64) []
 		r, err := f()
 		result := conformanceResult{Backend: backend, Check: name, Positions: r.Positions, Worst: r.Worst, Seconds: time.Since(start).Seconds()}
 		if err != nil {
-			result.Error = oneLine(err)
+			result.Error = ui.OneLine(err)
 		}
 		results = append(results, result)
 	}
@@ -118,9 +119,9 @@ func writeConformance(cmd *cobra.Command, results []conformanceResult) error {
 		case r.Error != "":
 			fmt.Fprintf(table, "%s\t%s\tFAILED: %s\n", r.Backend, r.Check, r.Error)
 		case r.Positions > 0:
-			fmt.Fprintf(table, "%s\t%s\tok, %d positions within %.1e of the oracle (limit %.0e), in %s\n", r.Backend, r.Check, r.Positions, r.Worst, conformance.Tolerance, seconds(r.Seconds))
+			fmt.Fprintf(table, "%s\t%s\tok, %d positions within %.1e of the oracle (limit %.0e), in %s\n", r.Backend, r.Check, r.Positions, r.Worst, conformance.Tolerance, ui.Seconds(r.Seconds))
 		default:
-			fmt.Fprintf(table, "%s\t%s\tok, bit for bit, in %s\n", r.Backend, r.Check, seconds(r.Seconds))
+			fmt.Fprintf(table, "%s\t%s\tok, bit for bit, in %s\n", r.Backend, r.Check, ui.Seconds(r.Seconds))
 		}
 	}
 	return table.Flush()

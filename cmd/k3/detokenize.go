@@ -2,6 +2,8 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 )
 
 func detokenizeCommand() *cobra.Command {
@@ -24,7 +26,7 @@ func detokenizeCommand() *cobra.Command {
 			}
 			ids, err := parseIDs(text)
 			if err != nil {
-				return usagef("%w", err)
+				return ui.Usagef("%w", err)
 			}
 			t, err := loadTokenizer(c.Model)
 			if err != nil {

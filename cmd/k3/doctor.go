@@ -17,6 +17,7 @@ import (
 	gopsutil "github.com/shirou/gopsutil/v4/disk"
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
@@ -101,18 +102,18 @@ func doctorCommand() *cobra.Command {
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
-			defer line.clear()
+			line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
+			defer line.Clear()
 			d, err := diagnose(ctx, c, dirs, perLoad, line)
 			if ctx.Err() != nil {
-				return errInterrupted
+				return ui.ErrInterrupted
 			}
 			if err != nil {
 				return err
 			}
-			line.clear()
+			line.Clear()
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), d)
+				return ui.WriteJSON(cmd.OutOrStdout(), d)
 			}
 			return d.write(cmd.OutOrStdout())
 		},
@@ -125,7 +126,7 @@ func doctorCommand() *cobra.Command {
 	return cmd
 }
 
-func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time.Duration, line *progress) (diagnosis, error) {
+func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time.Duration, line *ui.Progress) (diagnosis, error) {
 	m := memory.Probe()
 	d := diagnosis{Model: c.Model, Limits: m.Limits, Free: m.Free().Free, Warnings: m.Warnings, Threads: c.Compute.Threads}
 	if d.Model == presets.DemoModel {
@@ -145,7 +146,7 @@ func diagnose(ctx context.Context, c presets.Config, dirs []string, perLoad time
 	for _, x := range kernel.Drivers() {
 		d.Backends = append(d.Backends, backendState{x.Name, x.Missing()})
 	}
-	line.show(time.Now(), "measuring the processor")
+	line.Show(time.Now(), "measuring the processor")
 	if err := addCompute(ctx, &d.Rates, d.Backend, d.Threads); err != nil {
 		return d, err
 	}
@@ -285,7 +286,7 @@ func deviceOf(dir string, parts []gopsutil.PartitionStat) string {
 
 // measureDisk measures the disk of dir: with the largest shard in it, or with a scratch file where there is none of any size. What
 // goes wrong is part of the result.
-func measureDisk(ctx context.Context, dir string, loads []disk.Load, line *progress) diskState {
+func measureDisk(ctx context.Context, dir string, loads []disk.Load, line *ui.Progress) diskState {
 	d := diskState{Path: dir, Free: -1, diskRows: diskRows{Device: diskName(dir)}}
 	if u, err := gopsutil.UsageWithContext(ctx, dir); err == nil {
 		d.Free, d.Size = int64(u.Free), int64(u.Total)
@@ -309,7 +310,7 @@ func measureDisk(ctx context.Context, dir string, loads []disk.Load, line *progr
 		return measureScratch(ctx, dir, loads, doctorRounds, line)
 	}()
 	if err != nil {
-		d.Error = strings.TrimPrefix(oneLine(err), dir+": ")
+		d.Error = strings.TrimPrefix(ui.OneLine(err), dir+": ")
 		return d
 	}
 	d.diskRows = rows
@@ -371,7 +372,7 @@ func (d *diagnosis) advise() {
 	setting := "--preset " + d.Preset
 	if d.Preset == "" {
 		smallest := d.Presets[0]
-		text := fmt.Sprintf("memory: no preset fits: the smallest, %s, takes %s, and %s are free", smallest.Name, inMemory(smallest.Memory), inMemory(d.Free))
+		text := fmt.Sprintf("memory: no preset fits: the smallest, %s, takes %s, and %s are free", smallest.Name, ui.InMemory(smallest.Memory), ui.InMemory(d.Free))
 		setting = ""
 		if d.Least > 0 && d.Least <= d.Free {
 			setting = fmt.Sprintf("--memory %s", presets.Size(d.Least))
@@ -382,10 +383,10 @@ func (d *diagnosis) advise() {
 		d.Missing = append(d.Missing, text)
 	}
 	demo := "k3 run " + prompt // runs everywhere
-	model := quoteArgument(d.Model)
+	model := ui.QuoteArgument(d.Model)
 	roomiest := slices.MaxFunc(append([]diskState{{}}, d.Disks...), func(a, b diskState) int { return cmp.Compare(a.Free, b.Free) })
 	if !d.Present {
-		d.Missing = append(d.Missing, fmt.Sprintf("the model: %s is not there (%s)", d.Model, size(releasedBytes)))
+		d.Missing = append(d.Missing, fmt.Sprintf("the model: %s is not there (%s)", d.Model, ui.Size(releasedBytes)))
 	}
 	switch {
 	case setting == "":
@@ -395,10 +396,10 @@ func (d *diagnosis) advise() {
 	case d.freeAt(d.Model) >= releasedBytes:
 		d.Next = "k3 download " + model
 	case roomiest.Free >= releasedBytes:
-		d.Next = "k3 download " + quoteArgument(filepath.Join(roomiest.Path, "k3model"))
+		d.Next = "k3 download " + ui.QuoteArgument(filepath.Join(roomiest.Path, "k3model"))
 	default:
-		d.Missing = append(d.Missing, fmt.Sprintf("disk: %s are needed, and the roomiest that this user can write to has %s free", size(releasedBytes),
-			size(max(roomiest.Free, 0))))
+		d.Missing = append(d.Missing, fmt.Sprintf("disk: %s are needed, and the roomiest that this user can write to has %s free", ui.Size(releasedBytes),
+			ui.Size(max(roomiest.Free, 0))))
 		d.Next = demo
 	}
 }
@@ -414,7 +415,7 @@ func (d *diagnosis) freeAt(path string) int64 {
 
 func (d diagnosis) write(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "processor\t%s, %s, %s/%s\n", cmp.Or(d.Machine.CPU, "unknown"), plural(d.Threads, "thread", "threads"), runtime.GOOS, runtime.GOARCH)
+	fmt.Fprintf(w, "processor\t%s, %s, %s/%s\n", cmp.Or(d.Machine.CPU, "unknown"), ui.Plural(d.Threads, "thread", "threads"), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintf(w, "backend\t%s", d.Backend)
 	if d.Rates.Trunk != nil {
 		fmt.Fprintf(w, ": %s of trunk, %s of experts", rateRange(d.Rates.Trunk), rateRange(d.Rates.Experts))
@@ -426,7 +427,7 @@ func (d diagnosis) write(out io.Writer) error {
 		}
 	}
 	for _, l := range d.Limits {
-		fmt.Fprintf(w, "memory\t%s: %s, of which this process can have %s\n", l.Source, inMemory(l.Bytes), inMemory(l.Free))
+		fmt.Fprintf(w, "memory\t%s: %s, of which this process can have %s\n", l.Source, ui.InMemory(l.Bytes), ui.InMemory(l.Free))
 	}
 	for _, x := range d.Warnings {
 		fmt.Fprintf(w, "warning\t%s\n", x)
@@ -453,11 +454,11 @@ func (d diagnosis) write(out io.Writer) error {
 			fits = "  more than is free"
 		}
 		if p.Error != "" {
-			fmt.Fprintf(w, "%s\t%s\t-\t-\t  %s\n", p.Name, inMemory(p.Memory), p.Error)
+			fmt.Fprintf(w, "%s\t%s\t-\t-\t  %s\n", p.Name, ui.InMemory(p.Memory), p.Error)
 			continue
 		}
 		x := *p.Prediction
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Name, inMemory(p.Memory), tokenTime(d.Rates, x), size(x.TrunkRead+x.ExpertRead), fits)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Name, ui.InMemory(p.Memory), tokenTime(d.Rates, x), ui.Size(x.TrunkRead+x.ExpertRead), fits)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -468,7 +469,7 @@ func (d diagnosis) write(out io.Writer) error {
 	}
 	if d.Preset != "" {
 		p := d.outlookOf(d.Preset)
-		fmt.Fprintf(out, "recommended: --preset %s, %s, the largest that fits\n", p.Name, inMemory(p.Memory))
+		fmt.Fprintf(out, "recommended: --preset %s, %s, the largest that fits\n", p.Name, ui.InMemory(p.Memory))
 	}
 	for _, m := range d.Missing {
 		fmt.Fprintf(out, "missing: %s\n", m)
@@ -485,7 +486,7 @@ func (d *diskState) write(out io.Writer) error {
 	}
 	free := "it does not say what is free"
 	if d.Free >= 0 {
-		free = fmt.Sprintf("%s free of %s", size(d.Free), size(d.Size))
+		free = fmt.Sprintf("%s free of %s", ui.Size(d.Free), ui.Size(d.Size))
 	}
 	fmt.Fprintf(out, "disk       %s: %s\n", name, free)
 	if d.Error != "" {
@@ -499,7 +500,7 @@ func (d *diskState) write(out io.Writer) error {
 	var readers []int
 	rates := map[string]map[int]string{"sequential": {}, "random": {}}
 	for _, x := range d.Rows {
-		if rates[x.Order][x.Readers] = size(int64(x.Rate.Median)) + "/s"; !slices.Contains(readers, x.Readers) {
+		if rates[x.Order][x.Readers] = ui.Size(int64(x.Rate.Median)) + "/s"; !slices.Contains(readers, x.Readers) {
 			readers = append(readers, x.Readers)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/hub"
 )
 
@@ -71,13 +72,13 @@ func downloadCommand() *cobra.Command {
 func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	switch {
 	case f.layers < 0 || cmd.Flags().Changed("layers") && f.layers == 0:
-		return usagef("--layers: %d: must be at least 1", f.layers)
+		return ui.Usagef("--layers: %d: must be at least 1", f.layers)
 	case f.layers > 0 && f.include != nil:
-		return usagef("--layers and --include: only one of them")
+		return ui.Usagef("--layers and --include: only one of them")
 	case f.connections < 1 || f.connections > 64:
-		return usagef("--connections: %d: must be from 1 to 64", f.connections)
+		return ui.Usagef("--connections: %d: must be from 1 to 64", f.connections)
 	case f.tries < 0 || cmd.Flags().Changed("tries") && f.tries == 0:
-		return usagef("--tries: %d: must be at least 1", f.tries)
+		return ui.Usagef("--tries: %d: must be at least 1", f.tries)
 	}
 	if err := mayBeDirectory(dir); err != nil {
 		return err
@@ -89,7 +90,7 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 			f.revision = m.Commit
 		}
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) && !f.force {
-		return coded{exitInput, &hinted{err, "--force replaces it"}}
+		return ui.WithCode(ui.ExitInput, ui.WithHint(err, "--force replaces it"))
 	}
 	if f.repo == "" {
 		f.repo = releasedRepo
@@ -106,8 +107,8 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	if err != nil {
 		return err
 	}
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
-	defer line.clear()
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.Clear()
 	agent := "k3 (" + runtime.GOOS + ")"
 	c, err := hub.New(hub.Options{Endpoint: f.endpoint, Token: token, Tries: f.tries, UserAgent: agent, Retry: retries(line)})
 	if err != nil {
@@ -125,13 +126,13 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	line.show(time.Now(), "looking up "+f.repo)
+	line.Show(time.Now(), "looking up "+f.repo)
 	s, err := c.Snapshot(ctx, f.repo, f.revision)
 	if err != nil {
 		return hubError(err, dir, f)
 	}
 	plan, err := c.MakePlan(ctx, s, hub.Request{Dir: dir, Dirs: f.dirs, Include: f.include, Layers: f.layers, Force: f.force})
-	line.clear()
+	line.Clear()
 	if f.dryRun && plan != nil {
 		if e := writePlan(cmd.OutOrStdout(), plan, f.asJSON); e != nil {
 			return e
@@ -143,18 +144,18 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 	if f.dryRun {
 		return nil
 	}
-	var p pace
+	var p ui.Pace
 	result, err := c.Download(ctx, plan, hub.Config{
 		Connections: f.connections,
-		Progress:    func(at hub.Progress) { line.show(time.Now(), downloadLine(&p, at)) },
-		Done:        func(i hub.Item) { line.notice(fmt.Sprintf("%s: %s, checksum right", i.Name, size(i.Size))) },
+		Progress:    func(at hub.Progress) { line.Show(time.Now(), downloadLine(&p, at)) },
+		Done:        func(i hub.Item) { line.Notice(fmt.Sprintf("%s: %s, checksum right", i.Name, ui.Size(i.Size))) },
 	})
-	line.clear()
+	line.Clear()
 	if err != nil {
 		return hubError(err, dir, f)
 	}
 	if f.asJSON {
-		return writeJSON(cmd.OutOrStdout(), struct {
+		return ui.WriteJSON(cmd.OutOrStdout(), struct {
 			*hub.Plan
 			Received int64   `json:"received"`
 			Seconds  float64 `json:"seconds"`
@@ -167,7 +168,7 @@ func download(cmd *cobra.Command, dir string, f downloadFlags) error {
 }
 
 // retries tells of attempts that are made again. Connections that fail together for the same reason are one notice.
-func retries(line *progress) func(hub.Retry) {
+func retries(line *ui.Progress) func(hub.Retry) {
 	var last string
 	var until time.Time
 	return func(r hub.Retry) {
@@ -177,7 +178,7 @@ func retries(line *progress) func(hub.Retry) {
 			return
 		}
 		last, until = text, now.Add(r.Wait)
-		line.notice(fmt.Sprintf("%s in %s", text, longTime(max(r.Wait, time.Second))))
+		line.Notice(fmt.Sprintf("%s in %s", text, ui.LongTime(max(r.Wait, time.Second))))
 	}
 }
 
@@ -193,11 +194,11 @@ func likeRepository(dir string) bool {
 }
 
 // askForDirectory makes sure that dir is not meant as the repository of that name, if there is one.
-func askForDirectory(cmd *cobra.Command, c *hub.Client, line *progress, dir string, f downloadFlags) error {
+func askForDirectory(cmd *cobra.Command, c *hub.Client, line *ui.Progress, dir string, f downloadFlags) error {
 	ctx, stop := interruptible(cmd.Context())
-	line.show(time.Now(), "looking up "+dir)
+	line.Show(time.Now(), "looking up "+dir)
 	_, err := c.Snapshot(ctx, dir, "main")
-	line.clear()
+	line.Clear()
 	stop() // Ctrl-C at the question below ends the program
 	switch {
 	case errors.Is(err, hub.ErrNotFound), errors.Is(err, hub.ErrAccess), errors.Is(err, hub.ErrRequest):
@@ -210,11 +211,9 @@ func askForDirectory(cmd *cobra.Command, c *hub.Client, line *progress, dir stri
 		what += " (1.56 TB)"
 	}
 	is := fmt.Sprintf("%s is a repository of %s", dir, c.Endpoint())
-	refused := coded{exitUsage, &hinted{
-		fmt.Errorf("%s, and download wants a directory", is),
+	refused := ui.WithCode(ui.ExitUsage, ui.WithHint(fmt.Errorf("%s, and download wants a directory", is),
 		fmt.Sprintf("k3 download --repo %s DIR fetches that repository into DIR; with --yes, %s goes into the directory ./%s",
-			dir, what, dir),
-	}}
+			dir, what, dir)))
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return refused
@@ -230,15 +229,15 @@ func askForDirectory(cmd *cobra.Command, c *hub.Client, line *progress, dir stri
 // writeDownloaded says what came of it.
 func writeDownloaded(w io.Writer, p *hub.Plan, r hub.Result, dir string) error {
 	if r.Files == 0 {
-		_, err := fmt.Fprintf(w, "k3: %s, %s, all there with the right checksum\n", plural(len(p.Items), "file", "files"), size(p.Total))
+		_, err := fmt.Fprintf(w, "k3: %s, %s, all there with the right checksum\n", ui.Plural(len(p.Items), "file", "files"), ui.Size(p.Total))
 		return err
 	}
 	rate := ""
 	if s := r.Elapsed.Seconds(); s > 0 && r.Received > 0 {
-		rate = fmt.Sprintf(" in %s, %s/s", seconds(s), size(int64(float64(r.Received)/s)))
+		rate = fmt.Sprintf(" in %s, %s/s", ui.Seconds(s), ui.Size(int64(float64(r.Received)/s)))
 	}
 	_, err := fmt.Fprintf(w, "k3: %d of %s fetched, %s%s\nk3: k3 verify %s checks the model they make\n",
-		r.Files, plural(len(p.Items), "file", "files"), size(r.Received), rate, quotePath(dir))
+		r.Files, ui.Plural(len(p.Items), "file", "files"), ui.Size(r.Received), rate, ui.QuotePath(dir))
 	return err
 }
 
@@ -246,91 +245,43 @@ func writeDownloaded(w io.Writer, p *hub.Plan, r hub.Result, dir string) error {
 func hubError(err error, dir string, f downloadFlags) error {
 	is := func(target error) bool { return errors.Is(err, target) }
 	hint := func(code int, format string, args ...any) error {
-		return coded{code, &hinted{err, fmt.Sprintf(format, args...)}}
+		return ui.WithCode(code, ui.WithHint(err, fmt.Sprintf(format, args...)))
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return coded{exitInterrupted, &hinted{errors.New(interrupted), "the same command goes on where it stopped"}}
+		return ui.WithCode(ui.ExitInterrupted, ui.WithHint(errors.New(ui.Interrupted), "the same command goes on where it stopped"))
 	case is(hub.ErrRequest):
-		return coded{exitUsage, err}
+		return ui.WithCode(ui.ExitUsage, err)
 	case is(hub.ErrExists):
-		return hint(exitInput, "--force replaces them; --dir or another directory leaves them alone")
+		return hint(ui.ExitInput, "--force replaces them; --dir or another directory leaves them alone")
 	case is(hub.ErrManifest):
-		return hint(exitInput, "--force lets the directory become the other one; another directory leaves it alone")
+		return hint(ui.ExitInput, "--force lets the directory become the other one; another directory leaves it alone")
 	case is(hub.ErrAccess):
-		return hint(exitFailed, "set HF_TOKEN to a token with access to %s, and accept its terms on the hub if it has any", f.repo)
+		return hint(ui.ExitFailed, "set HF_TOKEN to a token with access to %s, and accept its terms on the hub if it has any", f.repo)
 	case is(hub.ErrSpace):
-		return hint(exitFailed, "--dir DIR, repeated, spreads the weights over several disks; --layers N fetches a part")
+		return hint(ui.ExitFailed, "--dir DIR, repeated, spreads the weights over several disks; --layers N fetches a part")
 	case is(hub.ErrDigest), is(hub.ErrChanged):
-		return hint(exitFailed, "the other files are kept; the same command tries these again")
+		return hint(ui.ExitFailed, "the other files are kept; the same command tries these again")
 	case is(hub.ErrNotFound), is(hub.ErrMetadata), is(hub.ErrBusy):
-		return coded{exitFailed, err}
+		return ui.WithCode(ui.ExitFailed, err)
 	}
-	return hint(exitFailed, "the same command goes on where it stopped")
+	return hint(ui.ExitFailed, "the same command goes on where it stopped")
 }
 
 // downloadLine is the progress line of a download.
-func downloadLine(p *pace, at hub.Progress) string {
+func downloadLine(p *ui.Pace, at hub.Progress) string {
 	if at.Checking {
-		p.start(at.Total)
-		return fmt.Sprintf("checking %s of %s%s, %s", size(at.Done), size(at.Total), p.update(time.Now(), at.Done, at.Total), at.Name)
+		p.Start(at.Total)
+		return fmt.Sprintf("checking %s of %s%s, %s", ui.Size(at.Done), ui.Size(at.Total), p.Update(time.Now(), at.Done, at.Total), at.Name)
 	}
-	p.start(-at.Total)
-	return fmt.Sprintf("%s of %s (%s)%s, %s", size(at.Done), size(at.Total), percent(at.Done, at.Total), p.update(time.Now(), at.Done, at.Total), at.Name)
-}
-
-func percent(done, total int64) string {
-	if total <= 0 {
-		return "100%"
-	}
-	return fmt.Sprintf("%.1f%%", 100*float64(done)/float64(total))
-}
-
-// pace says how fast something goes and when it will be done, by its last half minute.
-type pace struct {
-	of   int64 // what the samples are of
-	at   []time.Time
-	done []int64
-}
-
-// start forgets the samples when something else begins.
-func (p *pace) start(of int64) {
-	if p.of != of {
-		*p = pace{of: of}
-	}
-}
-
-// update is ", RATE, TIME left", or nothing yet.
-func (p *pace) update(now time.Time, done, total int64) string {
-	const window = 30 * time.Second
-	p.at, p.done = append(p.at, now), append(p.done, done)
-	for len(p.at) > 2 && now.Sub(p.at[1]) > window {
-		p.at, p.done = p.at[1:], p.done[1:]
-	}
-	elapsed, bytes := now.Sub(p.at[0]).Seconds(), done-p.done[0]
-	if elapsed < 1 || bytes <= 0 {
-		return ""
-	}
-	rate := float64(bytes) / elapsed
-	left := time.Duration(float64(total-done) / rate * float64(time.Second))
-	return fmt.Sprintf(", %s/s, %s left", size(int64(rate)), longTime(left))
-}
-
-// longTime writes a time that may be days.
-func longTime(d time.Duration) string {
-	switch {
-	case d >= 48*time.Hour:
-		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
-	case d >= time.Hour:
-		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return d.Round(time.Second).String()
+	p.Start(-at.Total)
+	return fmt.Sprintf("%s of %s (%s)%s, %s", ui.Size(at.Done), ui.Size(at.Total), ui.Percent(at.Done, at.Total), p.Update(time.Now(), at.Done, at.Total), at.Name)
 }
 
 // writePlan says what a download would do.
 func writePlan(w io.Writer, p *hub.Plan, asJSON bool) error {
 	if asJSON {
-		return writeJSON(w, p)
+		return ui.WriteJSON(w, p)
 	}
 	fmt.Fprintf(w, "%s at %s from %s\n\n", p.Repo, p.Commit, p.Endpoint)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -338,16 +289,16 @@ func writePlan(w io.Writer, p *hub.Plan, asJSON bool) error {
 	for _, i := range p.Items {
 		now := string(i.State)
 		if i.State == hub.Partial {
-			now = percent(i.Have, i.Size)
+			now = ui.Percent(i.Have, i.Size)
 		}
 		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", i.Name, i.Size, now, i.Path)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\nto fetch: %s of %s in %s\n", size(p.Fetch), size(p.Total), plural(len(p.Items), "file", "files"))
+	fmt.Fprintf(w, "\nto fetch: %s of %s in %s\n", ui.Size(p.Fetch), ui.Size(p.Total), ui.Plural(len(p.Items), "file", "files"))
 	for _, d := range p.Disks {
-		fmt.Fprintf(w, "disk of %s: %s free, %s needed\n", strings.Join(d.Dirs, ", "), size(d.Free), size(d.Need))
+		fmt.Fprintf(w, "disk of %s: %s free, %s needed\n", strings.Join(d.Dirs, ", "), ui.Size(d.Free), ui.Size(d.Need))
 	}
 	if slices.ContainsFunc(p.Items, func(i hub.Item) bool { return i.State == hub.Unchecked }) {
 		fmt.Fprintln(w, "unchecked files are read first; those with the right checksum stay")
@@ -356,38 +307,4 @@ func writePlan(w io.Writer, p *hub.Plan, asJSON bool) error {
 		fmt.Fprintln(w, "wrong files are replaced with --force only")
 	}
 	return nil
-}
-
-// quoteArgument writes an argument so that a shell takes it as it is: that of Unix, or both of those of Windows as far
-// as they agree.
-func quoteArgument(s string) string { return quoteFor(runtime.GOOS, s) }
-
-func quoteFor(system, s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
-			strings.ContainsRune("._-/=:,@+", r) || r == '\\' && system == "windows"
-	}
-	quoted := s
-	switch {
-	case s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) && s[0] != '@':
-	case system != "windows":
-		quoted = "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-	case strings.ContainsAny(s, "$`\""): // PowerShell reads these between double quotes; cmd has no others
-		quoted = "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	default:
-		quoted = `"` + s
-		if strings.HasSuffix(s, `\`) {
-			quoted += `\` // or the quote would be part of the argument
-		}
-		quoted += `"`
-	}
-	return quoted
-}
-
-// quotePath is quoteArgument for the path of a file, which must not look like a flag.
-func quotePath(path string) string {
-	if strings.HasPrefix(path, "-") {
-		path = "./" + path
-	}
-	return quoteArgument(path)
 }

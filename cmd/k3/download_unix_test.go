@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/hub/hubtest"
 )
 
@@ -41,7 +42,7 @@ func TestProgressOfADownloadAndItsMessagesShareATerminal(t *testing.T) {
 func TestADirectoryCalledAsARepositoryIsAskedAbout(t *testing.T) {
 	h := hubtest.New(map[string][]byte{"config.json": []byte("{}")})
 	defer h.Close()
-	for answer, code := range map[string]int{"\r": exitUsage, "no\r": exitUsage, "y\r": 0} {
+	for answer, code := range map[string]int{"\r": ui.ExitUsage, "no\r": ui.ExitUsage, "y\r": 0} {
 		x := startTerminal(t, nil, "download", "--dry-run", h.Repo, "--endpoint", h.URL())
 		x.expect(`k3: moonshotai/Kimi-K3 is a repository of http://127.0.0.1:\d+. Fetch moonshotai/Kimi-K3 \(1.56 TB\) into the directory ./moonshotai/Kimi-K3\? \[y/N\] `)
 		x.send(answer)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/disk"
@@ -116,7 +117,7 @@ func sizes(c *checkpoint.Config) []sizeFlag {
 func (f *fabricateFlags) config(flags *pflag.FlagSet, given *checkpoint.Config) (*checkpoint.Config, error) {
 	c := fabricate.Geometry(f.geometry)
 	if c == nil {
-		return nil, usagef("--geometry: %q is none of %s%s", f.geometry, strings.Join(fabricate.Geometries(), ", "),
+		return nil, ui.Usagef("--geometry: %q is none of %s%s", f.geometry, strings.Join(fabricate.Geometries(), ", "),
 			suggestion("", f.geometry, fabricate.Geometries()))
 	}
 	from := sizes(given)
@@ -135,14 +136,14 @@ func (f *fabricateFlags) config(flags *pflag.FlagSet, given *checkpoint.Config) 
 	}
 	const most = 4096
 	if c.Layers < 1 || c.Layers > most {
-		return nil, usagef("--layers: %d is not from 1 to %d", c.Layers, most)
+		return nil, ui.Usagef("--layers: %d is not from 1 to %d", c.Layers, most)
 	}
 	c.FullAttention = fabricate.FullAttention(c.Layers)
 	if flags.Changed("full-attention") {
 		clear(c.FullAttention)
 		for _, n := range f.fullAttention {
 			if n < 1 || n > c.Layers {
-				return nil, usagef("--full-attention: %d is not from 1 to %d, the number of layers", n, c.Layers)
+				return nil, ui.Usagef("--full-attention: %d is not from 1 to %d, the number of layers", n, c.Layers)
 			}
 			c.FullAttention[n-1] = true
 		}
@@ -155,7 +156,7 @@ func parseType(flag, name string, allowed map[string]checkpoint.DType) (checkpoi
 	t, ok := allowed[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(allowed))
-		return 0, usagef("--%s: %q is none of %s%s", flag, name, strings.Join(names, ", "), suggestion("", name, names))
+		return 0, ui.Usagef("--%s: %q is none of %s%s", flag, name, strings.Join(names, ", "), suggestion("", name, names))
 	}
 	return t, nil
 }
@@ -183,7 +184,7 @@ func (f *fabricateFlags) addTokenizer(c *checkpoint.Config) error {
 		case t.Vocab() <= c.Vocab:
 			return f.copyTokenizer(c, t, files)
 		case from != "":
-			return usagef("--tokenizer: %s has %d ids, the model %d (--vocab)", from, t.Vocab(), c.Vocab)
+			return ui.Usagef("--tokenizer: %s has %d ids, the model %d (--vocab)", from, t.Vocab(), c.Vocab)
 		}
 	}
 	if c.BOS >= c.Vocab {
@@ -202,7 +203,7 @@ func (f *fabricateFlags) copyTokenizer(c *checkpoint.Config, t *tokenizer.Tokeni
 		case err == nil:
 			f.options.Extra[name] = data
 		case !errors.Is(err, fs.ErrNotExist):
-			return inputf("%w", err)
+			return ui.Inputf("%w", err)
 		}
 	}
 	c.BOS, c.EOS = -1, nil
@@ -240,33 +241,33 @@ func (f *fabricateFlags) run(cmd *cobra.Command, dir string, given *checkpoint.C
 
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
-	defer line.clear()
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.Clear()
 	started := time.Now()
 	o.Progress = func(done, total int64) {
 		now := time.Now()
-		if now.Sub(line.drawn) < redraw {
+		if line.Fresh(now) {
 			return
 		}
 		rate := float64(done) / now.Sub(started).Seconds()
 		left := time.Duration(float64(total-done) / rate * float64(time.Second))
-		line.show(now, fmt.Sprintf("writing %s of %s, %s/s, %s left", size(done), size(total), size(int64(rate)), longTime(left)))
+		line.Show(now, fmt.Sprintf("writing %s of %s, %s/s, %s left", ui.Size(done), ui.Size(total), ui.Size(int64(rate)), ui.LongTime(left)))
 	}
 	r, err := fabricate.Write(ctx, dir, *o)
-	line.clear()
+	line.Clear()
 	switch {
 	case errors.Is(err, fabricate.ErrExists):
-		return coded{exitUsage, &hinted{err, "--force replaces a checkpoint that is there"}}
+		return ui.WithCode(ui.ExitUsage, ui.WithHint(err, "--force replaces a checkpoint that is there"))
 	case errors.Is(err, fabricate.ErrOptions), errors.Is(err, fabricate.ErrForeign), errors.Is(err, checkpoint.ErrConfig):
-		return coded{exitUsage, err}
+		return ui.WithCode(ui.ExitUsage, err)
 	case err != nil:
 		return err
 	}
 	holes := ""
 	if o.Sparse {
-		holes = fmt.Sprintf(", %s without the holes", size(r.Written))
+		holes = fmt.Sprintf(", %s without the holes", ui.Size(r.Written))
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s in %s, %s%s\n",
-		dir, plural(r.Tensors, "tensor", "tensors"), plural(r.Shards, "shard", "shards"), size(r.Bytes), holes)
+		dir, ui.Plural(r.Tensors, "tensor", "tensors"), ui.Plural(r.Shards, "shard", "shards"), ui.Size(r.Bytes), holes)
 	return err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/estimate"
 )
 
@@ -28,21 +29,21 @@ func geometryLines(g *estimate.Geometry) [][2]string {
 		gate = ", gated"
 	}
 	lines := [][2]string{
-		{"model", fmt.Sprintf("%s, %s of width %d, vocabulary of %d", name, plural(g.Layers, "layer", "layers"), g.Hidden, g.Vocab)},
-		{"parameters", fmt.Sprintf("%s, of which %s work on each token", count(g.Parameters), count(g.ActiveParameters))},
+		{"model", fmt.Sprintf("%s, %s of width %d, vocabulary of %d", name, ui.Plural(g.Layers, "layer", "layers"), g.Hidden, g.Vocab)},
+		{"parameters", fmt.Sprintf("%s, of which %s work on each token", ui.Count(g.Parameters), ui.Count(g.ActiveParameters))},
 		{"KDA", fmt.Sprintf("%s: %s of %d, convolution over %d, decay bound %g",
-			plural(g.KDA.Layers, "layer", "layers"), plural(g.KDA.Heads, "head", "heads"), g.KDA.HeadDim, g.KDA.ConvKernel, g.KDA.GateLowerBound)},
+			ui.Plural(g.KDA.Layers, "layer", "layers"), ui.Plural(g.KDA.Heads, "head", "heads"), g.KDA.HeadDim, g.KDA.ConvKernel, g.KDA.GateLowerBound)},
 		{"MLA", fmt.Sprintf("%s: %s, keys %d + %d, values %d, query rank %d, latent rank %d%s",
-			plural(g.MLA.Layers, "layer", "layers"), plural(g.MLA.Heads, "head", "heads"), g.MLA.NopeDim, g.MLA.RopeDim, g.MLA.ValueDim, g.MLA.QueryRank,
+			ui.Plural(g.MLA.Layers, "layer", "layers"), ui.Plural(g.MLA.Heads, "head", "heads"), g.MLA.NopeDim, g.MLA.RopeDim, g.MLA.ValueDim, g.MLA.QueryRank,
 			g.MLA.LatentRank, gate)},
 		{"experts", fmt.Sprintf("%s: top %d of %d and %d shared, latent width %d, inner width %d, %s%s",
-			plural(g.Experts.Layers, "layer", "layers"), g.Experts.TopK, g.Experts.Experts, g.Experts.Shared, g.Experts.Latent,
+			ui.Plural(g.Experts.Layers, "layer", "layers"), g.Experts.TopK, g.Experts.Experts, g.Experts.Shared, g.Experts.Latent,
 			g.Experts.Intermediate, form, mlp)},
-		{"residuals", fmt.Sprintf("a snapshot every %s", plural(g.ResidualBlock, "layer", "layers"))},
-		{"sequence", fmt.Sprintf("%s of state, and %s a position", size(g.StateBytes), size(g.PositionBytes))},
+		{"residuals", fmt.Sprintf("a snapshot every %s", ui.Plural(g.ResidualBlock, "layer", "layers"))},
+		{"sequence", fmt.Sprintf("%s of state, and %s a position", ui.Size(g.StateBytes), ui.Size(g.PositionBytes))},
 	}
 	if g.MaxPositions > 0 {
-		lines = append(lines, [2]string{"context", plural(g.MaxPositions, "position", "positions")})
+		lines = append(lines, [2]string{"context", ui.Plural(g.MaxPositions, "position", "positions")})
 	}
 	return lines
 }
@@ -58,39 +59,4 @@ func layerMap(g *estimate.Geometry) []string {
 		rows = append(rows, fmt.Sprintf("%4d  %s", i, g.LayerMap[i:min(len(g.LayerMap), i+width)]))
 	}
 	return rows
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
-// count writes a large number with three digits: 2.78T.
-func count(n int64) string { return short(n, 1000, []string{"", "K", "M", "B", "T", "Q"}) }
-
-// size writes a number of bytes on disk with three digits: 1.56 TB.
-func size(n int64) string {
-	return short(n, 1000, []string{" B", " KB", " MB", " GB", " TB", " PB", " EB"})
-}
-
-// inMemory writes a number of bytes of memory with three digits: 7.45 GiB.
-func inMemory(n int64) string {
-	return short(n, 1024, []string{" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"})
-}
-
-func short(n int64, base float64, units []string) string {
-	x, u := float64(n), 0
-	for u+1 < len(units) && x >= base-0.5 {
-		x, u = x/base, u+1
-	}
-	digits := 0
-	if u > 0 && x < 99.95 {
-		digits = 1
-		if x < 9.995 {
-			digits = 2
-		}
-	}
-	return fmt.Sprintf("%.*f%s", digits, x, units[u])
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
@@ -46,7 +47,7 @@ func inspectCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), r)
+				return ui.WriteJSON(cmd.OutOrStdout(), r)
 			}
 			return r.write(cmd.OutOrStdout())
 		},
@@ -119,7 +120,7 @@ func inspect(cmd *cobra.Command, path string) (described, error) {
 	case info.IsDir():
 		return inspectModel(cmd, path)
 	case !info.Mode().IsRegular():
-		return nil, inputf("inspect %s: neither a directory nor a regular file", path)
+		return nil, ui.Inputf("inspect %s: neither a directory nor a regular file", path)
 	case strings.EqualFold(filepath.Ext(path), ".json"):
 		return inspectConfig(path)
 	}
@@ -146,7 +147,7 @@ func noPath(path string, err error) error {
 			return err
 		}
 	}
-	return inputf("inspect: %w", err)
+	return ui.Inputf("inspect: %w", err)
 }
 
 func inspectConfig(path string) (*inspection, error) {
@@ -156,7 +157,7 @@ func inspectConfig(path string) (*inspection, error) {
 	}
 	data, err := disk.ReadAll(disk.Dir(dir), name, 1<<20)
 	if err != nil {
-		return nil, inputf("inspect: %w", err)
+		return nil, ui.Inputf("inspect: %w", err)
 	}
 	c, err := checkpoint.ParseConfig(data)
 	if err != nil {
@@ -233,7 +234,7 @@ func (v *vocabularyInfo) lines() [][2]string {
 		parts = append(parts, fmt.Sprintf("%s %d", content, id))
 	}
 	return [][2]string{
-		{"tokenizer", fmt.Sprintf("%d byte-pair ranks, %d ids, %s", v.Ranks, v.Vocab, plural(len(v.Added), "added token", "added tokens"))},
+		{"tokenizer", fmt.Sprintf("%d byte-pair ranks, %d ids, %s", v.Ranks, v.Vocab, ui.Plural(len(v.Added), "added token", "added tokens"))},
 		{"chat markup", strings.Join(parts, ", ")},
 	}
 }
@@ -377,7 +378,7 @@ func (r *inspection) write(w io.Writer) error {
 		fmt.Fprintf(table, "tokenizer\tnone\n")
 	}
 	if t := r.Tensors; t != nil {
-		fmt.Fprintf(table, "tensors\t%d, %s in %s\n", t.Count, size(t.Bytes), plural(len(r.Shards), "file", "files"))
+		fmt.Fprintf(table, "tensors\t%d, %s in %s\n", t.Count, ui.Size(t.Bytes), ui.Plural(len(r.Shards), "file", "files"))
 	}
 	if r.Kind == "model" && r.Path != presets.DemoModel {
 		fmt.Fprintf(table, "reads\t%s\n", checkedFiles{Checked: r.Checked, Files: len(r.Shards)}.announce())

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/stats"
 	"github.com/k3infer/k3/core/disk"
@@ -50,7 +51,7 @@ func (f *inspectFlags) look(cmd *cobra.Command) (func(cmd *cobra.Command, path s
 		for _, t := range strings.Split(f.expert, ",") {
 			n, err := strconv.ParseUint(t, 10, 31)
 			if err != nil || len(numbers) == 2 {
-				return nil, usagef("--expert: %q: must be a layer, or a layer and an expert as 5,17", f.expert)
+				return nil, ui.Usagef("--expert: %q: must be a layer, or a layer and an expert as 5,17", f.expert)
 			}
 			numbers = append(numbers, int(n))
 		}
@@ -61,7 +62,7 @@ func (f *inspectFlags) look(cmd *cobra.Command) (func(cmd *cobra.Command, path s
 		for _, t := range f.roundtrip {
 			n, err := strconv.Atoi(strings.TrimPrefix(t, "int"))
 			if err != nil || n < 2 || n > 16 || !strings.HasPrefix(t, "int") {
-				return nil, usagef("--roundtrip: %q: must be from int2 to int16", t)
+				return nil, ui.Usagef("--roundtrip: %q: must be from int2 to int16", t)
 			}
 			bits = append(bits, n)
 		}
@@ -73,7 +74,7 @@ func (f *inspectFlags) look(cmd *cobra.Command) (func(cmd *cobra.Command, path s
 	case 1:
 		return looks[0], nil
 	}
-	return nil, usagef("--tensor, --expert and --roundtrip: one of them")
+	return nil, ui.Usagef("--tensor, --expert and --roundtrip: one of them")
 }
 
 // openTensors opens a model's directory or one .safetensors file; m is nil for the latter.
@@ -111,7 +112,7 @@ func openTensors(cmd *cobra.Command, path string) (m *checkpoint.Model, index *c
 func openModel(cmd *cobra.Command, path, flag string) (*checkpoint.Model, error) {
 	m, _, _, close, err := openTensors(cmd, path)
 	if err == nil && m == nil {
-		err = errors.Join(usagef("--%s needs a model's directory, and %s is a file", flag, path), close())
+		err = errors.Join(ui.Usagef("--%s needs a model's directory, and %s is a file", flag, path), close())
 	}
 	return m, err
 }
@@ -145,9 +146,9 @@ func inspectTensor(cmd *cobra.Command, path, name string) (r *tensorReport, err 
 		return nil, noTensor(index, path, name)
 	}
 	r = &tensorReport{tensorInfo: tensorInfo{t.Name, t.DType.String(), append([]int{}, t.Shape...), t.Bytes}, place: placeOf(index, t)}
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
-	defer line.clear()
-	line.show(time.Now(), "reading "+name)
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
+	defer line.Clear()
+	line.Show(time.Now(), "reading "+name)
 	var values stats.Summary
 	scale, packed := checkpoint.Tensor{}, false
 	if base, ok := strings.CutSuffix(name, ".weight_packed"); ok {
@@ -192,7 +193,7 @@ func noTensor(index *checkpoint.Index, path, name string) error {
 			hint += ", ..."
 		}
 	}
-	return usagef("--tensor: %s has no tensor %q%s", path, name, hint)
+	return ui.Usagef("--tensor: %s has no tensor %q%s", path, name, hint)
 }
 
 func (r *tensorReport) write(out io.Writer) error {
@@ -246,12 +247,12 @@ func inspectExperts(cmd *cobra.Command, path string, numbers []int) (r *expertsR
 	c := m.Config
 	layer := numbers[0]
 	if layer < c.DenseLayers || layer >= c.Layers {
-		return nil, usagef("--expert: layer %d has no experts: must be from %d to %d", layer, c.DenseLayers, c.Layers-1)
+		return nil, ui.Usagef("--expert: layer %d has no experts: must be from %d to %d", layer, c.DenseLayers, c.Layers-1)
 	}
 	first, last := 0, c.MoE.Experts-1
 	if len(numbers) == 2 {
 		if numbers[1] > last {
-			return nil, usagef("--expert: there is no expert %d: must be from 0 to %d", numbers[1], last)
+			return nil, ui.Usagef("--expert: there is no expert %d: must be from 0 to %d", numbers[1], last)
 		}
 		first, last = numbers[1], numbers[1]
 	}
@@ -333,12 +334,12 @@ func inspectRoundtrip(cmd *cobra.Command, path string, bits []int) (r *roundtrip
 		}
 		t, ok := m.Index.Lookup(s.Name())
 		if !ok {
-			return nil, inputf("inspect %s: there is no %s", path, s.Name())
+			return nil, ui.Inputf("inspect %s: there is no %s", path, s.Name())
 		}
 		trunk, all = append(trunk, t), all+t.Bytes
 	}
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
-	defer line.clear()
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
+	defer line.Clear()
 	type sums struct {
 		weights int64
 		sums    []stats.Rounding
@@ -348,10 +349,10 @@ func inspectRoundtrip(cmd *cobra.Command, path string, bits []int) (r *roundtrip
 	start := time.Now()
 	for _, t := range trunk {
 		left := ""
-		if spent := time.Since(start); spent > slow && done > 0 {
-			left = ", " + longTime(time.Duration(float64(spent)*float64(all-done)/float64(done))) + " left"
+		if spent := time.Since(start); spent > ui.Slow && done > 0 {
+			left = ", " + ui.LongTime(time.Duration(float64(spent)*float64(all-done)/float64(done))) + " left"
 		}
-		line.show(time.Now(), fmt.Sprintf("rounding: %s of %s%s", size(done), size(all), left))
+		line.Show(time.Now(), fmt.Sprintf("rounding: %s of %s%s", ui.Size(done), ui.Size(all), left))
 		rounded, err := stats.Round(cmd.Context(), m, t, bits)
 		if err != nil {
 			return nil, err

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 )
 
 // patience is how long the work may take to notice that it was cancelled.
@@ -64,7 +66,7 @@ func interrupts(parent context.Context, leave ...func()) (ctx context.Context, f
 			for _, l := range leave {
 				l()
 			}
-			os.Exit(exitInterrupted)
+			os.Exit(ui.ExitInterrupted)
 		case <-done:
 		}
 	}()

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checksum"
@@ -26,16 +27,6 @@ import (
 	"github.com/k3infer/k3/presets"
 )
 
-// Exit codes.
-const (
-	exitFailed      = 1
-	exitUsage       = 2
-	exitInput       = 3
-	exitNoFit       = 4
-	exitInterrupted = 130
-	exitPipe        = 141
-)
-
 func main() {
 	err := addressSpace()
 	if err == nil {
@@ -43,16 +34,15 @@ func main() {
 	}
 	if err != nil {
 		for _, text := range messages(err) {
-			if errors.Is(err, errPipe) {
+			if errors.Is(err, ui.ErrPipe) {
 				break // nobody is there to read it, or wants to
 			}
 			fmt.Fprintf(os.Stderr, "k3: %s\n", text)
 		}
-		var hint *hinted
 		var partial *checkpoint.Partial
-		switch {
-		case errors.As(err, &hint):
-			fmt.Fprintf(os.Stderr, "k3: %s\n", hint.hint)
+		switch hint := ui.Hint(err); {
+		case hint != "":
+			fmt.Fprintf(os.Stderr, "k3: %s\n", hint)
 		case errors.As(err, &partial):
 			fmt.Fprintf(os.Stderr, "k3: %s fetches the rest\n", goOn(partial.Files, partial.Missing...))
 		}
@@ -64,11 +54,11 @@ func main() {
 func messages(err error) []string {
 	var files hub.Failures
 	if !errors.As(err, &files) {
-		return []string{oneLine(err)}
+		return []string{ui.OneLine(err)}
 	}
 	var list []string
 	for _, err := range files {
-		list = append(list, oneLine(err))
+		list = append(list, ui.OneLine(err))
 	}
 	return list
 }
@@ -82,37 +72,6 @@ func addressSpace() error {
 	}
 	return nil
 }
-
-// coded is an error with its exit code.
-type coded struct {
-	code int
-	error
-}
-
-func (c coded) Unwrap() error { return c.error }
-
-// usagef is an error in how the program was called.
-func usagef(format string, args ...any) error { return coded{exitUsage, fmt.Errorf(format, args...)} }
-
-// inputf is an error in an input file.
-func inputf(format string, args ...any) error { return coded{exitInput, fmt.Errorf(format, args...)} }
-
-// hinted is an error with a second line: what to do about it.
-type hinted struct {
-	error
-	hint string
-}
-
-func (h *hinted) Unwrap() error { return h.error }
-
-// interrupted is the one word for work that was ended from outside.
-const interrupted = "interrupted"
-
-// errInterrupted ends a run that was interrupted after it did all it could.
-var errInterrupted = coded{exitInterrupted, errors.New(interrupted)}
-
-// errPipe ends a run whose output nobody reads any more, as SIGPIPE would.
-var errPipe = coded{exitPipe, errors.New("the reader of stdout has gone")}
 
 // unreadable reports whether a file is there that could not be read: nobody knows whether it is damaged.
 func unreadable(err error) bool {
@@ -132,23 +91,23 @@ func exitCode(err error) int {
 	}
 	damaged := is(checkpoint.ErrConfig, checkpoint.ErrFormat, tokenizer.ErrFormat, core.ErrSession,
 		core.ErrChecksum, checksum.ErrFormat, pack.ErrNone, pack.ErrFormat, pack.ErrOther, disk.ErrShort, disk.ErrFile)
-	var c coded
+	code, given := ui.Code(err)
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &c) && c.code == exitInput && !damaged && unreadable(err):
-		return exitFailed
-	case errors.As(err, &c):
-		return c.code
+	case given && code == ui.ExitInput && !damaged && unreadable(err):
+		return ui.ExitFailed
+	case given:
+		return code
 	case is(presets.ErrConfig, sample.ErrParams, kernel.ErrBackend, experts.ErrUnknownPolicy, experts.ErrOffline, core.ErrContext, core.ErrToken, core.ErrPrompt,
 		tokenizer.ErrUnknownID, tokenizer.ErrInvalidUTF8):
-		return exitUsage
+		return ui.ExitUsage
 	case damaged:
-		return exitInput
+		return ui.ExitInput
 	case is(core.ErrNoFit):
-		return exitNoFit
+		return ui.ExitNoFit
 	case is(context.Canceled):
-		return exitInterrupted
+		return ui.ExitInterrupted
 	}
-	return exitFailed
+	return ui.ExitFailed
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/memory"
 )
 
@@ -32,7 +33,7 @@ func TestTooLittleAddressSpaceIsSaidInALine(t *testing.T) {
 	limit(1<<45 - left + 64<<20)
 	err := addressSpace()
 	unix.Setrlimit(unix.RLIMIT_AS, &old)
-	if exitCode(err) != exitNoFit || !strings.Contains(err.Error(), "ulimit -v leaves 6") {
+	if exitCode(err) != ui.ExitNoFit || !strings.Contains(err.Error(), "ulimit -v leaves 6") {
 		t.Errorf("with 64 MiB left: %v", err)
 	}
 }

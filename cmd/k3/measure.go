@@ -9,6 +9,7 @@ import (
 
 	gopsutil "github.com/shirou/gopsutil/v4/disk"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/estimate"
 )
@@ -20,7 +21,7 @@ func addCompute(ctx context.Context, r *estimate.Rates, backend string, threads 
 		return ctx.Err()
 	}
 	if err != nil {
-		r.Notes = append(r.Notes, "the processor could not be measured: "+oneLine(err))
+		r.Notes = append(r.Notes, "the processor could not be measured: "+ui.OneLine(err))
 	}
 	return nil
 }
@@ -71,7 +72,7 @@ func between(low, high float64) string {
 
 // rateRange writes a range of rates.
 func rateRange(s *estimate.Series) string {
-	low, high := size(int64(s.Min)), size(int64(s.Max))
+	low, high := ui.Size(int64(s.Min)), ui.Size(int64(s.Max))
 	if low == high {
 		return high + "/s"
 	}
@@ -82,14 +83,14 @@ func rateRange(s *estimate.Series) string {
 const expertBlock = releasedExpertBytes / disk.Block * disk.Block
 
 // measureScratch measures the disk of a directory with a scratch file, which is removed again.
-func measureScratch(ctx context.Context, dir string, loads []disk.Load, repeats int, line *progress) (diskRows, error) {
-	measured, err := estimate.MeasureScratch(ctx, dir, loads, repeats, func(text string) { line.show(time.Now(), text) })
+func measureScratch(ctx context.Context, dir string, loads []disk.Load, repeats int, line *ui.Progress) (diskRows, error) {
+	measured, err := estimate.MeasureScratch(ctx, dir, loads, repeats, func(text string) { line.Show(time.Now(), text) })
 	return newDiskRows(ctx, dir, dir, loads, measured, err)
 }
 
 // measureFile measures the disk of directory dir by a file in it.
-func measureFile(ctx context.Context, file disk.File, dir string, loads []disk.Load, repeats int, line *progress) (diskRows, error) {
-	measured, err := estimate.MeasureFile(ctx, file, loads, repeats, func(text string) { line.show(time.Now(), text) })
+func measureFile(ctx context.Context, file disk.File, dir string, loads []disk.Load, repeats int, line *ui.Progress) (diskRows, error) {
+	measured, err := estimate.MeasureFile(ctx, file, loads, repeats, func(text string) { line.Show(time.Now(), text) })
 	return newDiskRows(ctx, file.Name(), dir, loads, measured, err)
 }
 

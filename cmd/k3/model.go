@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
@@ -58,14 +59,12 @@ func recognise(dir string, needed ...string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, checkpoint.ErrNothing):
-		return coded{exitInput, &hinted{
-			fmt.Errorf("no model in %s: %w", dir, err),
-			fmt.Sprintf("k3 download %s fetches it (1.56 TB); --model demo is the small model built in", quotePath(dir)),
-		}}
+		return ui.WithCode(ui.ExitInput, ui.WithHint(fmt.Errorf("no model in %s: %w", dir, err),
+			fmt.Sprintf("k3 download %s fetches it (1.56 TB); --model demo is the small model built in", ui.QuotePath(dir))))
 	case errors.Is(err, checkpoint.ErrUnfinished):
-		return coded{exitInput, &hinted{fmt.Errorf("model %s: %w", dir, err), goOn(dir) + " fetches what is missing"}}
+		return ui.WithCode(ui.ExitInput, ui.WithHint(fmt.Errorf("model %s: %w", dir, err), goOn(dir)+" fetches what is missing"))
 	}
-	return inputf("model %s: %w", dir, err)
+	return ui.Inputf("model %s: %w", dir, err)
 }
 
 // goOn is the command that goes on with the download of a directory; missing are shards it lacks, as far as they are known.
@@ -83,7 +82,7 @@ func goOn(dir string, missing ...string) string {
 func releasedShard(name string) bool { return strings.HasSuffix(name, "-of-000096.safetensors") }
 
 // engineOptions are the options that every command opens the model with; notices go to the user above the progress line.
-func engineOptions(c presets.Config, files disk.Files, line *progress) core.Options {
+func engineOptions(c presets.Config, files disk.Files, line *ui.Progress) core.Options {
 	var trunk disk.Files
 	if c.Trunk != "" {
 		trunk = disk.Dir(c.Trunk)
@@ -92,7 +91,7 @@ func engineOptions(c presets.Config, files disk.Files, line *progress) core.Opti
 		Files: files, Trunk: trunk, TrunkIfThere: c.TrunkIfThere, Backend: c.Compute.Backend, Threads: c.Compute.Threads, Context: c.Context, PrefillChunk: c.PrefillChunk,
 		Memory: int64(c.Memory.Total), TrunkMemory: int64(c.Memory.Trunk), ExpertMemory: int64(c.Memory.Experts), Guesses: c.Speculate,
 		Policy: c.Cache.Policy, Readers: c.IO.Readers, Buffered: c.IO.Direct == "off",
-		Unchecked: c.IO.Check == "off", Cache: cacheDir(), Notice: line.notice,
+		Unchecked: c.IO.Check == "off", Cache: cacheDir(), Notice: line.Notice,
 	}
 }
 
@@ -150,13 +149,13 @@ func anyTokenizer(files disk.Files, needed bool) (tok *tokenizer.Tokenizer, with
 	case needed:
 		return nil, "", err
 	}
-	return nil, fmt.Sprintf("the tokenizer cannot be used (%s)", oneLine(err)), nil
+	return nil, fmt.Sprintf("the tokenizer cannot be used (%s)", ui.OneLine(err)), nil
 }
 
 // mayBeDirectory refuses the name of a file where a directory is to be written.
 func mayBeDirectory(dir string) error {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return usagef("%s: not a directory", dir)
+		return ui.Usagef("%s: not a directory", dir)
 	}
 	return nil
 }
@@ -168,11 +167,11 @@ func openInput(cmd *cobra.Command, path string) (io.ReadCloser, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, inputf("%w", err)
+		return nil, ui.Inputf("%w", err)
 	}
 	if info, err := f.Stat(); err == nil && info.IsDir() {
 		f.Close()
-		return nil, inputf("%s: is a directory, not a file", path)
+		return nil, ui.Inputf("%s: is a directory, not a file", path)
 	}
 	return f, nil
 }
@@ -189,7 +188,7 @@ func readInput(cmd *cobra.Command, path string) (string, error) {
 		return "", fmt.Errorf("read %s: %w", path, err)
 	}
 	if len(data) > maxText {
-		return "", inputf("%s: more than %d bytes", path, maxText)
+		return "", ui.Inputf("%s: more than %d bytes", path, maxText)
 	}
 	if err := refuseUTF16(path, string(data)); err != nil {
 		return "", err
@@ -210,7 +209,7 @@ func withoutMark(cmd *cobra.Command, path string, data []byte) []byte {
 // refuseUTF16 refuses text that begins with the byte order mark of UTF-16; what names the text in the message.
 func refuseUTF16(what, text string) error {
 	if strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
-		return inputf("%s: this is UTF-16, as Windows PowerShell writes it; save it as UTF-8", what)
+		return ui.Inputf("%s: this is UTF-16, as Windows PowerShell writes it; save it as UTF-8", what)
 	}
 	return nil
 }

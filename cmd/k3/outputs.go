@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
@@ -58,7 +59,7 @@ func (standardOutput) Abandon()      {}
 // noStdout refuses - for what cannot share stdout with the text.
 func noStdout(flag, path string) error {
 	if path == stdoutName {
-		return usagef("--%s: - would be stdout, where the text goes: name a file or a pipe", flag)
+		return ui.Usagef("--%s: - would be stdout, where the text goes: name a file or a pipe", flag)
 	}
 	return nil
 }
@@ -118,9 +119,9 @@ func (o *outputs) commit(r *report, s *core.Sequence, ids []int, failed error) e
 		return err
 	}
 	if err != nil && r.Error == "" {
-		r.Error = oneLine(err)
+		r.Error = ui.OneLine(err)
 	}
-	if e := writeJSON(o.report, r); e != nil {
+	if e := ui.WriteJSON(o.report, r); e != nil {
 		return errors.Join(err, fmt.Errorf("write %s: %w", o.report.Path(), e))
 	}
 	return errors.Join(err, o.report.Commit())
@@ -154,7 +155,7 @@ func (o *outputs) saveSession(r *report, s *core.Sequence, failed error) error {
 	if n > computed+1 {
 		left = fmt.Sprintf(", of which the last %d are still to be computed", n-computed)
 	}
-	o.saved = fmt.Sprintf("%s has all %s%s; --load-session goes on from there", o.session, plural(n, "token", "tokens"), left)
+	o.saved = fmt.Sprintf("%s has all %s%s; --load-session goes on from there", o.session, ui.Plural(n, "token", "tokens"), left)
 	return nil
 }
 

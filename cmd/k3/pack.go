@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/pack"
 )
@@ -31,7 +32,7 @@ func packCommand() *cobra.Command {
 		Example: "  k3 pack ~/k3model /fast/k3trunk && k3 run --model ~/k3model --trunk /fast/k3trunk --prompt Hello",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usagef("%s takes two arguments, a model's directory and one for the pack, and got %d", cmd.CommandPath(), len(args))
+				return ui.Usagef("%s takes two arguments, a model's directory and one for the pack, and got %d", cmd.CommandPath(), len(args))
 			}
 			return nil
 		},
@@ -55,12 +56,12 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), quiet)
-	defer line.clear()
-	line.opening(model)
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), quiet)
+	defer line.Clear()
+	line.Opening(model)
 	m, err := checkpoint.Open(ctx, files)
 	if ctx.Err() != nil {
-		return errInterrupted
+		return ui.ErrInterrupted
 	}
 	if err != nil {
 		return err
@@ -69,53 +70,52 @@ func packModel(cmd *cobra.Command, model, dir string, o pack.Options, quiet bool
 	o.Room = func(needed, free int64) {
 		has := "the disk does not say what is free"
 		if free >= 0 {
-			has = size(free) + " free"
+			has = ui.Size(free) + " free"
 		}
-		line.notice(fmt.Sprintf("%s: up to %s needed, %s", dir, size(needed), has))
+		line.Notice(fmt.Sprintf("%s: up to %s needed, %s", dir, ui.Size(needed), has))
 	}
-	var p pace
-	verifying, drawn := false, time.Time{}
+	var p ui.Pace
+	verifying := false
 	o.Progress = func(at pack.Progress) {
 		now := time.Now()
 		if at.Verifying != verifying {
-			verifying, p = at.Verifying, pace{}
+			verifying, p = at.Verifying, ui.Pace{}
 		}
-		if now.Sub(drawn) < redraw {
+		if line.Fresh(now) {
 			return
 		}
-		drawn = now
 		what := "writing"
 		if verifying {
 			what = "reading back"
 		}
-		line.show(now, fmt.Sprintf("%s %s of %s (%s)%s", what, size(at.Done), size(at.Total), percent(at.Done, at.Total),
-			p.update(now, at.Done, at.Total)))
+		line.Show(now, fmt.Sprintf("%s %s of %s (%s)%s", what, ui.Size(at.Done), ui.Size(at.Total), ui.Percent(at.Done, at.Total),
+			p.Update(now, at.Done, at.Total)))
 	}
 	start := time.Now()
 	r, err := pack.Write(ctx, m, dir, o)
-	line.clear()
+	line.Clear()
 	switch {
 	case errors.Is(err, context.Canceled):
-		return coded{exitInterrupted, &hinted{errors.New(interrupted), "the same command goes on where it stopped"}}
+		return ui.WithCode(ui.ExitInterrupted, ui.WithHint(errors.New(ui.Interrupted), "the same command goes on where it stopped"))
 	case errors.Is(err, pack.ErrExists):
-		return coded{exitUsage, &hinted{err, "--force replaces what is there"}}
+		return ui.WithCode(ui.ExitUsage, ui.WithHint(err, "--force replaces what is there"))
 	case errors.Is(err, pack.ErrSpace) && !o.Compress:
-		return &hinted{err, "--compress makes a pack that is some 30 % smaller"}
+		return ui.WithHint(err, "--compress makes a pack that is some 30 % smaller")
 	case errors.Is(err, pack.ErrFormat):
-		return &hinted{err, "the same command with --force writes it anew"}
+		return ui.WithHint(err, "the same command with --force writes it anew")
 	case err != nil:
 		return err
 	}
 	if r.Before {
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the pack of %s is whole: %s, %s, read in %s\n", dir, model,
-			plural(r.Layers, "layer", "layers"), size(r.Bytes), seconds(time.Since(start).Seconds()))
+			ui.Plural(r.Layers, "layer", "layers"), ui.Size(r.Bytes), ui.Seconds(time.Since(start).Seconds()))
 		return err
 	}
-	into := size(r.Bytes)
+	into := ui.Size(r.Bytes)
 	if o.Compress {
-		into = fmt.Sprintf("%s (%s of %s)", into, percent(r.Bytes, r.Raw), size(r.Raw))
+		into = fmt.Sprintf("%s (%s of %s)", into, ui.Percent(r.Bytes, r.Raw), ui.Size(r.Raw))
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: packed %s of %s into %s in %s and read it back; --trunk %s uses it\n", dir,
-		plural(r.Layers, "layer", "layers"), model, into, seconds(time.Since(start).Seconds()), quotePath(dir))
+		ui.Plural(r.Layers, "layer", "layers"), model, into, ui.Seconds(time.Since(start).Seconds()), ui.QuotePath(dir))
 	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
@@ -72,14 +73,14 @@ func planCommand() *cobra.Command {
 			"would be worth: more texts make more of each pass, and their states leave less memory for weights.",
 		Example: "  k3 plan --preset laptop\n  k3 plan --model ~/k3model --memory 8GiB --json\n" +
 			"  k3 plan --preset workstation --context 4096 --sequences auto",
-		Args:    noArguments,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := makePlan(cmd, quick, sequences)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), r)
+				return ui.WriteJSON(cmd.OutOrStdout(), r)
 			}
 			return r.write(cmd)
 		},
@@ -118,7 +119,7 @@ func (f *sequencesFlag) Set(text string) error {
 
 func makePlan(cmd *cobra.Command, quick bool, sequences sequencesFlag) (r planReport, err error) {
 	if sequences.auto && quick {
-		return r, usagef("--sequences auto rests on measurements: it does not go with --no-measure")
+		return r, ui.Usagef("--sequences auto rests on measurements: it does not go with --no-measure")
 	}
 	c, err := loadConfig(cmd)
 	if err != nil {
@@ -128,17 +129,17 @@ func makePlan(cmd *cobra.Command, quick bool, sequences sequencesFlag) (r planRe
 	defer stop()
 	defer func() {
 		if ctx.Err() != nil {
-			err = errInterrupted
+			err = ui.ErrInterrupted
 		}
 	}()
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
-	defer line.clear()
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
+	defer line.Clear()
 	files, err := modelFiles(c.Model, configFile)
 	if r.Present = err == nil; !r.Present && !awaited(cmd, c) {
 		return r, err
 	}
 	announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
-	line.opening(c.Model)
+	line.Opening(c.Model)
 	o := engineOptions(c, files, line)
 	o.Sequences = sequences.n
 	var p memory.Plan
@@ -147,7 +148,7 @@ func makePlan(cmd *cobra.Command, quick bool, sequences sequencesFlag) (r planRe
 	if r.Present {
 		p, geometry, err = core.MakePlan(ctx, o)
 	} else {
-		line.notice(fmt.Sprintf("%s is not there: this is for the released model of %s", c.Model, size(releasedBytes)))
+		line.Notice(fmt.Sprintf("%s is not there: this is for the released model of %s", c.Model, ui.Size(releasedBytes)))
 		geometry = fabricate.Geometry("full")
 		if o.Context == 0 {
 			o.Context = core.DefaultContext
@@ -166,7 +167,7 @@ func makePlan(cmd *cobra.Command, quick bool, sequences sequencesFlag) (r planRe
 	w := estimate.WeightsOf(geometry, quantized)
 	r.Rates = &estimate.Rates{}
 	if !quick {
-		line.show(time.Now(), "measuring the processor")
+		line.Show(time.Now(), "measuring the processor")
 		if err := addCompute(ctx, r.Rates, c.Compute.Backend, c.Compute.Threads); err != nil {
 			return r, err
 		}
@@ -239,13 +240,13 @@ func awaited(cmd *cobra.Command, c presets.Config) bool {
 }
 
 // addModel measures the disk that the model is on, or would be on. What cannot be measured is a note.
-func addModel(ctx context.Context, r *estimate.Rates, c presets.Config, files disk.Files, line *progress) error {
+func addModel(ctx context.Context, r *estimate.Rates, c presets.Config, files disk.Files, line *ui.Progress) error {
 	rows, err := measureModel(ctx, c, files, line)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		r.Notes = append(r.Notes, "the disk could not be measured: "+oneLine(err))
+		r.Notes = append(r.Notes, "the disk could not be measured: "+ui.OneLine(err))
 		return nil
 	}
 	addDisk(r, rows, rows.Rows[0].Rate)
@@ -254,7 +255,7 @@ func addModel(ctx context.Context, r *estimate.Rates, c presets.Config, files di
 
 // measureModel reads the model's largest shard for a second, in random blocks of the size the engine reads. A model that is not
 // there, whose files are nil, would be on the disk that is then measured.
-func measureModel(ctx context.Context, c presets.Config, files disk.Files, line *progress) (diskRows, error) {
+func measureModel(ctx context.Context, c presets.Config, files disk.Files, line *ui.Progress) (diskRows, error) {
 	const repeats, each = 5, 200 * time.Millisecond
 	loads := []disk.Load{{Block: disk.DefaultPiece, Readers: max(c.IO.Readers, 1), Random: true, Time: each}}
 	if files == nil {
@@ -280,11 +281,11 @@ func (r planReport) write(cmd *cobra.Command) error {
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', tabwriter.AlignRight)
 	about := map[string]string{
 		memory.Program: "code and runtime", memory.Heap: "index of tensors, tokenizer, what comes and goes",
-		memory.Vectors: "norms, biases, convolutions", memory.Workspace: "a pass of up to " + plural(r.PrefillRows, "row", "rows"),
+		memory.Vectors: "norms, biases, convolutions", memory.Workspace: "a pass of up to " + ui.Plural(r.PrefillRows, "row", "rows"),
 		memory.Logits:       "scores of the vocabulary, a row",
 		memory.Guesses:      "rows that may be taken back",
 		memory.State:        "what a text leaves behind, whatever its length" + r.times(),
-		memory.Latents:      "attention caches of " + plural(r.Context, "position", "positions") + r.times(),
+		memory.Latents:      "attention caches of " + ui.Plural(r.Context, "position", "positions") + r.times(),
 		memory.TrunkRing:    fmt.Sprintf("%d buffers that the rest of the trunk passes through", r.RingBuffers),
 		memory.TrunkTiles:   "the part of the trunk that stays",
 		memory.TrunkScratch: "the compressed part that is in use, expanded",
@@ -292,16 +293,16 @@ func (r planReport) write(cmd *cobra.Command) error {
 	}
 	for _, i := range r.Items {
 		if i.Bytes > 0 {
-			fmt.Fprintf(w, "%s\t%d\t%s\t  %s\n", i.Purpose, i.Bytes, inMemory(i.Bytes), about[i.Purpose])
+			fmt.Fprintf(w, "%s\t%d\t%s\t  %s\n", i.Purpose, i.Bytes, ui.InMemory(i.Bytes), about[i.Purpose])
 		}
 	}
-	fmt.Fprintf(w, "unused\t%d\t%s\t\n", r.Total-r.Used, inMemory(r.Total-r.Used))
-	fmt.Fprintf(w, "total\t%d\t%s\t  the whole process\n", r.Total, inMemory(r.Total))
+	fmt.Fprintf(w, "unused\t%d\t%s\t\n", r.Total-r.Used, ui.InMemory(r.Total-r.Used))
+	fmt.Fprintf(w, "total\t%d\t%s\t  the whole process\n", r.Total, ui.InMemory(r.Total))
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "\na saved session of %s takes %s\n", plural(r.Context, "token", "tokens"), size(r.Session))
+	fmt.Fprintf(out, "\na saved session of %s takes %s\n", ui.Plural(r.Context, "token", "tokens"), ui.Size(r.Session))
 	if r.Prediction == nil && r.Shared != nil {
 		return r.writeShared(out)
 	}
@@ -312,7 +313,7 @@ func (r planReport) write(cmd *cobra.Command) error {
 	writeRates(out, r.Rates)
 	x := r.Prediction
 	fmt.Fprintf(out, "a token needs %s of trunk, %s of it from the disk, and %s of experts, %s of it from the disk (%.0f%% in memory, a rule of thumb)\n",
-		size(x.TrunkBytes), size(x.TrunkRead), size(x.ExpertBytes), size(x.ExpertRead), 100*x.HitRate)
+		ui.Size(x.TrunkBytes), ui.Size(x.TrunkRead), ui.Size(x.ExpertBytes), ui.Size(x.ExpertRead), 100*x.HitRate)
 	if r.Rates.Complete() {
 		fmt.Fprintf(out, "a token takes about %s: %s of reading beside %s of computing\n", tokenTime(*r.Rates, *x), between(x.DiskSeconds, x.DiskSeconds),
 			between(x.ComputeSeconds, x.ComputeSeconds))
@@ -329,8 +330,8 @@ func (r planReport) write(cmd *cobra.Command) error {
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "PRESET\tMEMORY\tA TOKEN\tREADS\t")
 	for _, o := range r.Others {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t\n", o.Preset, inMemory(o.Memory), tokenTime(*r.Rates, o.Prediction),
-			size(o.Prediction.TrunkRead+o.Prediction.ExpertRead))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t\n", o.Preset, ui.InMemory(o.Memory), tokenTime(*r.Rates, o.Prediction),
+			ui.Size(o.Prediction.TrunkRead+o.Prediction.ExpertRead))
 	}
 	return w.Flush()
 }
@@ -356,7 +357,7 @@ func (r planReport) writeShared(out io.Writer) error {
 		if x.Sequences == r.Best {
 			mark = "  most"
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Sequences, inMemory(x.StateBytes), size(x.TrunkRead+x.ExpertRead), seconds, tokens, each, mark)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Sequences, ui.InMemory(x.StateBytes), ui.Size(x.TrunkRead+x.ExpertRead), seconds, tokens, each, mark)
 	}
 	return w.Flush()
 }

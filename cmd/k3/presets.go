@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/presets"
 )
 
@@ -18,7 +19,7 @@ func presetsCommand() *cobra.Command {
 		ValidArgs: presets.Names(),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usagef("k3 presets takes one name at most, and got %d", len(args))
+				return ui.Usagef("k3 presets takes one name at most, and got %d", len(args))
 			}
 			return nil
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/checkpoint/fabricate"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/memory"
@@ -29,7 +30,7 @@ func promiser(t *testing.T, dir string) *bencher {
 		t.Fatal(err)
 	}
 	c.Model, c.Context = dir, 8
-	b := &bencher{config: c, files: disk.Dir(dir), program: program, scratch: t.TempDir(), line: newProgress(io.Discard, io.Discard, true)}
+	b := &bencher{config: c, files: disk.Dir(dir), program: program, scratch: t.TempDir(), line: ui.NewProgress(io.Discard, io.Discard, true)}
 	if b.limit, err = chooseLimiter(t.Context(), program, "auto"); err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +47,8 @@ func (b *bencher) keep(t *testing.T, bytes int64) []int {
 		t.Errorf("%s: %s: %s", presets.Size(bytes), run.Status, run.Why)
 		return nil
 	}
-	t.Logf("%s: %s at most, of %s planned, %s; %s of trunk stay, %d experts", presets.Size(bytes), inMemory(r.PeakRSS), inMemory(r.PlannedRSS),
-		seconds(run.Seconds), size(r.Residency.KeptTrunkBytes), r.Residency.ExpertSlots)
+	t.Logf("%s: %s at most, of %s planned, %s; %s of trunk stay, %d experts", presets.Size(bytes), ui.InMemory(r.PeakRSS), ui.InMemory(r.PlannedRSS),
+		ui.Seconds(run.Seconds), ui.Size(r.Residency.KeptTrunkBytes), r.Residency.ExpertSlots)
 	if r.PeakRSS > bytes || r.PlannedRSS > bytes {
 		t.Errorf("%d bytes were promised, %d planned, %d in use", bytes, r.PlannedRSS, r.PeakRSS)
 	}
@@ -75,7 +76,7 @@ func TestMemoryIsAPromise(t *testing.T) {
 		t.Fatal(err)
 	}
 	if most < 4*least {
-		t.Fatalf("the model needs %s and fits into %s: too small to show anything", inMemory(least), inMemory(most))
+		t.Fatalf("the model needs %s and fits into %s: too small to show anything", ui.InMemory(least), ui.InMemory(most))
 	}
 	var first []int
 	for _, bytes := range []int64{least, least + 16<<20, least + (most-least)/3, most} {
@@ -127,7 +128,7 @@ func TestMemoryIsAPromiseAtReleasedSize(t *testing.T) {
 	var first []int
 	for _, s := range sizes {
 		if free := memory.Probe().Free().Free; int64(s) > free {
-			t.Logf("%s: this machine has %s free", s, inMemory(free))
+			t.Logf("%s: this machine has %s free", s, ui.InMemory(free))
 			continue
 		}
 		ids := b.keep(t, int64(s))

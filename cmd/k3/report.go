@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"strings"
 	"text/tabwriter"
-	"time"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/estimate"
@@ -113,9 +113,9 @@ type guesses struct {
 }
 
 func (g *guesses) String() string {
-	saved := seconds(g.SavedSeconds) + " saved"
+	saved := ui.Seconds(g.SavedSeconds) + " saved"
 	if g.SavedSeconds < 0 {
-		saved = seconds(-g.SavedSeconds) + " lost"
+		saved = ui.Seconds(-g.SavedSeconds) + " lost"
 	}
 	return fmt.Sprintf("%d of %d were right, %s", g.Accepted, g.Proposed, saved)
 }
@@ -139,25 +139,25 @@ func newPhase(p core.Phase) phase {
 }
 
 // newReport says what a run did, also one that failed.
-func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome, w *writer, failed error) *report {
+func newReport(c presets.Config, e *core.Engine, prompt []int, out core.Outcome, w *ui.Writer, failed error) *report {
 	r := &report{
 		Version: version(), Model: c.Model, Geometry: estimate.GeometryOf(e.Config(), e.Quantized()), Preset: c.Preset,
 		Backend: e.Backend(), Threads: e.Threads(), Context: e.Context(), PrefillChunk: e.MaxRows(),
 		Seed: c.Generate.Seed, Temperature: c.Generate.Temperature,
-		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.text), Reasoning: string(w.reasoning),
+		PromptTokens: len(prompt), IDs: append([]int{}, out.IDs...), Text: string(w.Text), Reasoning: string(w.Reasoning),
 		StopReason: string(out.Reason),
 		Prefill:    newPhase(out.Prefill), Decode: newPhase(out.Decode), Memory: e.Memory(), Policy: e.Policy(),
 		Residency:  residency(e.Residency()),
 		PlannedRSS: e.Plan().Total - e.Plan().Unused, Machine: thisMachine(c.Model),
 	}
-	if w.parser != nil {
-		r.ToolCalls = chat.CallsJSON(w.parser.Message().ToolCalls)
+	if w.Parser != nil {
+		r.ToolCalls = chat.CallsJSON(w.Parser.Message().ToolCalls)
 	}
 	if g := out.Guesses; c.Speculate > 0 {
 		r.Guesses = &guesses{g.Proposed, g.Accepted, g.Saved.Seconds()}
 	}
 	if failed != nil {
-		r.Error = oneLine(failed)
+		r.Error = ui.OneLine(failed)
 	}
 	r.Checked.Checked, r.Checked.Files = e.Checked()
 	r.Checked.Off = c.IO.Check == "off"
@@ -173,7 +173,7 @@ func (r *report) write(w io.Writer) error {
 	phase := func(name string, p phase) {
 		if p.Tokens > 0 {
 			fmt.Fprintf(table, "%s\t%s in %s, %s a token\n",
-				name, plural(p.Tokens, "token", "tokens"), seconds(p.Seconds), seconds(p.SecondsPerToken))
+				name, ui.Plural(p.Tokens, "token", "tokens"), ui.Seconds(p.Seconds), ui.Seconds(p.SecondsPerToken))
 		}
 	}
 	fmt.Fprintln(table)
@@ -181,7 +181,7 @@ func (r *report) write(w io.Writer) error {
 	phase("text", r.Decode)
 	if all := r.Prefill.plus(r.Decode); all.TrunkRead+all.ExpertRead > 0 {
 		fmt.Fprintf(table, "read\t%s of trunk and %s of experts; computing waited %.0f%% of the time\n",
-			size(all.TrunkRead), size(all.ExpertRead), 100*all.WaitSeconds/all.Seconds)
+			ui.Size(all.TrunkRead), ui.Size(all.ExpertRead), 100*all.WaitSeconds/all.Seconds)
 	}
 	if all := r.Prefill.plus(r.Decode); all.ExpertRequests > 0 {
 		fmt.Fprintf(table, "experts\t%.1f%% of %d were in memory when asked for (%s)\n",
@@ -191,15 +191,15 @@ func (r *report) write(w io.Writer) error {
 		fmt.Fprintf(table, "reads\t%s\n", r.Checked)
 	}
 	if g := r.Guesses; g != nil {
-		fmt.Fprintf(table, "guesses\t%s in %s\n", g, plural(r.Decode.Passes, "pass", "passes"))
+		fmt.Fprintf(table, "guesses\t%s in %s\n", g, ui.Plural(r.Decode.Passes, "pass", "passes"))
 	}
 	if r.StopReason != "" {
-		fmt.Fprintf(table, "ended\t%s after %s\n", r.StopReason, plural(len(r.IDs), "token", "tokens"))
+		fmt.Fprintf(table, "ended\t%s after %s\n", r.StopReason, ui.Plural(len(r.IDs), "token", "tokens"))
 	}
 	if r.PeakRSS > 0 {
-		fmt.Fprintf(table, "memory\t%s at most, of %s planned\n", inMemory(r.PeakRSS), inMemory(r.PlannedRSS))
+		fmt.Fprintf(table, "memory\t%s at most, of %s planned\n", ui.InMemory(r.PeakRSS), ui.InMemory(r.PlannedRSS))
 	}
-	fmt.Fprintf(table, "computed\tby %s with %s\n", r.Backend, plural(r.Threads, "thread", "threads"))
+	fmt.Fprintf(table, "computed\tby %s with %s\n", r.Backend, ui.Plural(r.Threads, "thread", "threads"))
 	return table.Flush()
 }
 
@@ -207,17 +207,6 @@ func (r *report) write(w io.Writer) error {
 func (c cost) plus(x phase) cost {
 	return cost{c.Seconds + x.Seconds, c.TrunkRead + x.TrunkRead, c.ExpertRead + x.ExpertRead, c.WaitSeconds + x.WaitSeconds,
 		c.ExpertRequests + x.ExpertRequests, c.ExpertHits + x.ExpertHits}
-}
-
-// seconds writes a time with three digits.
-func seconds(s float64) string {
-	d := time.Duration(s * float64(time.Second))
-	for unit := time.Duration(1); unit <= time.Minute; unit *= 10 {
-		if d < 1000*unit {
-			return d.Round(unit).String()
-		}
-	}
-	return d.Round(time.Second).String()
 }
 
 // machine is what the run ran on.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/presets"
 )
 
@@ -88,7 +89,7 @@ func known(root *cobra.Command, args []string) error {
 		}
 		names = append(names, c.Name())
 	}
-	return usagef("unknown command %q%s (k3 help lists them)", args[0], suggestion("", args[0], names))
+	return ui.Usagef("unknown command %q%s (k3 help lists them)", args[0], suggestion("", args[0], names))
 }
 
 // suggestion is ", did you mean ...?" with the nearest of the names, or nothing.
@@ -139,16 +140,16 @@ func flagError(cmd *cobra.Command, err error) error {
 				name = long // as in -temp: other programs have long names with one dash
 			}
 		}
-		return usagef("unknown flag %s%s%s (%s --help lists them)", dashes, name, flagSuggestion(cmd, name), cmd.CommandPath())
+		return ui.Usagef("unknown flag %s%s%s (%s --help lists them)", dashes, name, flagSuggestion(cmd, name), cmd.CommandPath())
 	case errors.As(err, &value):
 		if must := mustBe(value.GetFlag().Value.Type()); must != "" {
-			return usagef("--%s: %q: must be %s", value.GetFlag().Name, value.GetValue(), must)
+			return ui.Usagef("--%s: %q: must be %s", value.GetFlag().Name, value.GetValue(), must)
 		}
-		return usagef("--%s: %w", value.GetFlag().Name, value.Unwrap())
+		return ui.Usagef("--%s: %w", value.GetFlag().Name, value.Unwrap())
 	case errors.As(err, &missing):
-		return usagef("--%s: a value is missing", missing.GetFlag().Name)
+		return ui.Usagef("--%s: a value is missing", missing.GetFlag().Name)
 	}
-	return usagef("%w", err)
+	return ui.Usagef("%w", err)
 }
 
 // mustBe says what the values of a flag of that type are, "" for a type that says so itself.
@@ -173,7 +174,7 @@ func mustBe(flagType string) string {
 // noArguments refuses arguments that are no flags.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s takes flags only, not %q (%s --help lists them)", cmd.CommandPath(), args[0], cmd.CommandPath())
+		return ui.Usagef("%s takes flags only, not %q (%s --help lists them)", cmd.CommandPath(), args[0], cmd.CommandPath())
 	}
 	return nil
 }
@@ -182,7 +183,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 func oneArgument(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return usagef("%s takes one argument, %s, and got %d", cmd.CommandPath(), what, len(args))
+			return ui.Usagef("%s takes one argument, %s, and got %d", cmd.CommandPath(), what, len(args))
 		}
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/checkpoint"
@@ -73,17 +74,17 @@ func runCommand() *cobra.Command {
 // run is k3 run.
 func run(cmd *cobra.Command, f runFlags) (err error) {
 	if f.checkpointEvery < 0 {
-		return usagef("--checkpoint-every: %d: must be 0 or above", f.checkpointEvery)
+		return ui.Usagef("--checkpoint-every: %d: must be 0 or above", f.checkpointEvery)
 	}
 	if f.checkpointEvery > 0 && f.saveSession == "" {
-		return usagef("--checkpoint-every needs a --save-session")
+		return ui.Usagef("--checkpoint-every needs a --save-session")
 	}
 	if err := f.thinkingFlags.check(cmd); err != nil {
 		return err
 	}
 	for _, name := range []string{"thinking", "no-thinking", "effort"} {
 		if cmd.Flags().Changed(name) && !f.chat {
-			return usagef("--%s goes with --chat", name)
+			return ui.Usagef("--%s goes with --chat", name)
 		}
 	}
 	c, err := loadConfig(cmd)
@@ -109,7 +110,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 		return err
 	}
 	if tok == nil && len(c.Generate.Stop) > 0 {
-		return inputf("%s, which --stop needs", without)
+		return ui.Inputf("%s, which --stop needs", without)
 	}
 	config, err := readConfig(files)
 	if err != nil {
@@ -128,8 +129,8 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 			restored += replyRoom
 		}
 	}
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
-	defer line.clear()
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.Clear()
 	options := engineOptions(c, files, line)
 	prompt, err := readPrompt(cmd, f, c, options, config, tok, without, restored)
 	if err != nil {
@@ -157,8 +158,8 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 
 	ctx, interrupt, stop := interrupts(cmd.Context())
 	defer stop()
-	line.interrupt = interrupt
-	line.opening(c.Model)
+	line.Interrupt = interrupt
+	line.Opening(c.Model)
 	options.Context, options.AllLogits = positions, o.logits != nil
 	if o.trace != nil {
 		options.Routed = o.trace.add
@@ -182,7 +183,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	}
 	generate := core.GenerateOptions{
 		MaxTokens: c.Generate.MaxTokens, Sample: c.Generate.Sample(), Speculate: speculate.Options{Most: c.Speculate},
-		Progress: line.update, Interrupt: interrupt,
+		Progress: line.Update, Interrupt: interrupt,
 	}
 	if !c.Generate.IgnoreEOS {
 		if generate.Stop, err = engine.StopIDs(); err != nil && tok != nil {
@@ -192,7 +193,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if o.logits != nil {
 		generate.OnLogits = o.logits.add
 	}
-	w, err := newWriter(stdout, line, tok, c.Generate.Stop, f.printIDs)
+	w, err := ui.NewWriter(stdout, line, tok, c.Generate.Stop, f.printIDs)
 	if err != nil {
 		return err
 	}
@@ -206,22 +207,22 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 		o.run = savedRun{Start: previous.Start, Chat: previous.Chat, Plain: previous.Plain}
 	}
 	if o.run.Chat {
-		w.parser = chat.NewParser(tok, !o.run.Plain)
+		w.Parser = chat.NewParser(tok, !o.run.Plain)
 		if !f.quiet && f.thinking != thinkingHide {
-			w.reasoningTo = &outlet{Writer: cmd.ErrOrStderr(), lenient: true}
+			w.ReasoningTo = &outlet{Writer: cmd.ErrOrStderr(), lenient: true}
 		}
 	}
 	if goesOn {
-		w.resume(sequence.IDs(), previous)
+		w.Resume(sequence.IDs()[previous.Start:], previous.Open)
 	}
-	emit := w.token
+	emit := w.Token
 	if f.checkpointEvery > 0 {
 		o.checkpoints = &checkpoints{
-			path: f.saveSession, every: f.checkpointEvery, run: o.run, sequence: sequence, notice: line.notice,
+			path: f.saveSession, every: f.checkpointEvery, run: o.run, sequence: sequence, notice: line.Notice,
 		}
 		generate.OnPrefill = o.checkpoints.prefill
 		emit = func(id int) error {
-			err := w.token(id)
+			err := w.Token(id)
 			o.checkpoints.token()
 			return err
 		}
@@ -229,23 +230,23 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 
 	before := sequence.Computed()
 	out, failed := engine.Generate(ctx, sequence, prompt, generate, emit)
-	line.clear()
-	if err := w.end(out.IDs); failed == nil {
+	line.Clear()
+	if err := w.End(out.IDs); failed == nil {
 		failed = err
 	}
-	if w.parser != nil && !w.ids && failed == nil {
+	if w.Parser != nil && !w.Ids && failed == nil {
 		// Also if quiet: nothing on stdout and no word about it would look like an answer.
-		if why := unanswered(w.parser.Message(), out, false); why != "" {
+		if why := unanswered(w.Parser.Message(), out, false); why != "" {
 			fmt.Fprintf(cmd.ErrOrStderr(), "k3: %s\n", why)
 		}
 	}
 	var ended error // before its time, but in good order
 	switch {
 	case stdout.closed():
-		ended = errPipe
+		ended = ui.ErrPipe
 	case failed == nil && out.Reason == core.StopInterrupt,
 		terminated(ctx) && (errors.Is(failed, context.Canceled) || stdout.err != nil): // a terminal that has gone takes no text
-		ended = errInterrupted
+		ended = ui.ErrInterrupted
 	}
 	if ended != nil {
 		if failed = nil; out.Reason == "" {
@@ -256,7 +257,7 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	if !f.quiet && len(out.IDs) > 0 {
 		_ = r.write(cmd.ErrOrStderr()) // whoever does not see it must not lose the files for it
 	}
-	if isStdout(f.report) && !w.ids && !line.shared && !endsLine(string(w.text)) {
+	if isStdout(f.report) && !w.Ids && !line.Shared && !ui.EndsLine(string(w.Text)) {
 		fmt.Fprintln(stdout)
 	}
 	err = o.commit(r, sequence, sequence.IDs()[before:], failed)
@@ -265,10 +266,10 @@ func run(cmd *cobra.Command, f runFlags) (err error) {
 	}
 	hint := o.saved
 	if c := o.checkpoints; hint == "" && c != nil && c.saved > 0 && sequence.Err() != nil {
-		hint = fmt.Sprintf("%s has the first %s: --load-session goes on from there", c.path, plural(c.saved, "token", "tokens"))
+		hint = fmt.Sprintf("%s has the first %s: --load-session goes on from there", c.path, ui.Plural(c.saved, "token", "tokens"))
 	}
 	if failed != nil && hint != "" {
-		failed = &hinted{failed, hint}
+		failed = ui.WithHint(failed, hint)
 	}
 	return failed
 }
@@ -299,21 +300,21 @@ func onePrompt(cmd *cobra.Command, args []string) error {
 	path := cmd.CommandPath()
 	switch {
 	case len(args) > 1 && isModel(args[0]):
-		return usagef("%s takes one prompt, and got %d words: --model names a model, as in %s --model %s 'a text in quotes'", path, len(args),
-			path, quoteArgument(args[0]))
+		return ui.Usagef("%s takes one prompt, and got %d words: --model names a model, as in %s --model %s 'a text in quotes'", path, len(args),
+			path, ui.QuoteArgument(args[0]))
 	case len(args) > 1:
 		text := strings.Join(args, " ")
 		if len(text) > 60 {
 			text = strings.Join(args[:2], " ") + " ..."
 		}
-		return usagef("%s takes one prompt, and got %d words: a text of several words needs quotes, as in %s %s", path, len(args), path,
-			quoteArgument(text))
+		return ui.Usagef("%s takes one prompt, and got %d words: a text of several words needs quotes, as in %s %s", path, len(args), path,
+			ui.QuoteArgument(text))
 	case len(args) == 1 && len(given) > 0:
-		return usagef("the prompt is given twice: as %q and by %s", args[0], strings.Join(given, " and "))
+		return ui.Usagef("the prompt is given twice: as %q and by %s", args[0], strings.Join(given, " and "))
 	case len(given) > 1:
-		return usagef("the prompt is given twice: by %s", strings.Join(given, " and "))
+		return ui.Usagef("the prompt is given twice: by %s", strings.Join(given, " and "))
 	case flags.Changed("ids") && flags.Changed("chat"):
-		return usagef("--chat wraps a text: it does not go with --ids")
+		return ui.Usagef("--chat wraps a text: it does not go with --ids")
 	case len(args) == 1 && args[0] == "-":
 		return flags.Set("prompt-file", "-")
 	case len(args) == 1:
@@ -321,9 +322,9 @@ func onePrompt(cmd *cobra.Command, args []string) error {
 	case len(given) == 1:
 		return nil
 	case !flags.Changed("load-session"):
-		return usagef("%s needs a prompt: %[1]s 'a text in quotes', or one of --prompt, --prompt-file and --ids", path)
+		return ui.Usagef("%s needs a prompt: %[1]s 'a text in quotes', or one of --prompt, --prompt-file and --ids", path)
 	case flags.Changed("chat"):
-		return usagef("--chat wraps a text: it needs a prompt")
+		return ui.Usagef("--chat wraps a text: it needs a prompt")
 	}
 	return nil
 }
@@ -335,7 +336,7 @@ const longAnswer = core.DefaultContext
 // goOn has the model think in a conversation as it did before, which cannot change on the way.
 func (f *runFlags) goOn(cmd *cobra.Command, previous savedRun) error {
 	if cmd.Flags().Changed("effort") {
-		return usagef("--effort is said at the beginning of a conversation: it does not go with --load-session")
+		return ui.Usagef("--effort is said at the beginning of a conversation: it does not go with --load-session")
 	}
 	if !previous.Chat {
 		return nil
@@ -345,7 +346,7 @@ func (f *runFlags) goOn(cmd *cobra.Command, previous savedRun) error {
 		if previous.Plain {
 			way = thinkingOff
 		}
-		return usagef("--thinking %s: the conversation of %s began with --thinking %s, and has to go on so",
+		return ui.Usagef("--thinking %s: the conversation of %s began with --thinking %s, and has to go on so",
 			f.thinking, f.loadSession, way)
 	}
 	if previous.Plain {
@@ -376,7 +377,7 @@ func readPrompt(cmd *cobra.Command, f runFlags, c presets.Config, options core.O
 	if cmd.Flags().Changed("ids") {
 		ids, err := parseIDs(f.ids)
 		if err != nil {
-			return nil, usagef("--ids: %w", err)
+			return nil, ui.Usagef("--ids: %w", err)
 		}
 		return ids, nil
 	}
@@ -385,7 +386,7 @@ func readPrompt(cmd *cobra.Command, f runFlags, c presets.Config, options core.O
 		return nil, nil
 	}
 	if tok == nil {
-		return nil, inputf("%s: give the prompt as --ids", without)
+		return nil, ui.Inputf("%s: give the prompt as --ids", without)
 	}
 	room, err := newRoom(c, options, config, tok, restored)
 	if err != nil {
@@ -420,7 +421,7 @@ func readPrompt(cmd *cobra.Command, f runFlags, c presets.Config, options core.O
 	}
 	ids, err := room.encode(what, buffered, size, tok, f.replace, keep)
 	if file && errors.Is(err, tokenizer.ErrInvalidUTF8) {
-		err = inputf("%w", err)
+		err = ui.Inputf("%w", err)
 	}
 	if err != nil || !f.chat {
 		return ids, err
@@ -441,7 +442,7 @@ func readPrompt(cmd *cobra.Command, f runFlags, c presets.Config, options core.O
 func readConfig(files disk.Files) (*checkpoint.Config, error) {
 	data, err := disk.ReadAll(files, "config.json", 1<<20)
 	if err != nil {
-		return nil, inputf("%w", err)
+		return nil, ui.Inputf("%w", err)
 	}
 	config, err := checkpoint.ParseConfig(data)
 	if err != nil {

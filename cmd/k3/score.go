@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/k3infer/k3/cmd/k3/internal/score"
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/graph"
@@ -45,7 +46,7 @@ func scoreCommand() *cobra.Command {
 			"  k3 score --choices --parallel 16 questions.jsonl",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("k3 score takes files, and got none (- is stdin)")
+				return ui.Usagef("k3 score takes files, and got none (- is stdin)")
 			}
 			return nil
 		},
@@ -71,11 +72,11 @@ func scoreFiles(cmd *cobra.Command, f scoreFlags, paths []string) (err error) {
 	}
 	switch {
 	case f.window < 2:
-		return usagef("--window: %d: must be 2 or more", f.window)
+		return ui.Usagef("--window: %d: must be 2 or more", f.window)
 	case f.stride < 1 || f.stride >= f.window:
-		return usagef("--stride: %d: must be from 1 to %d, below the window", f.stride, f.window-1)
+		return ui.Usagef("--stride: %d: must be from 1 to %d, below the window", f.stride, f.window-1)
 	case f.parallel < 1:
-		return usagef("--parallel: %d: must be 1 or more", f.parallel)
+		return ui.Usagef("--parallel: %d: must be 1 or more", f.parallel)
 	}
 	c, err := loadConfig(cmd)
 	if err != nil {
@@ -90,26 +91,26 @@ func scoreFiles(cmd *cobra.Command, f scoreFlags, paths []string) (err error) {
 		return err
 	}
 	if limit := config.MaxPositions; limit > 0 && f.window > limit {
-		return usagef("--window: %d: the model was made for at most %d tokens", f.window, limit)
+		return ui.Usagef("--window: %d: the model was made for at most %d tokens", f.window, limit)
 	}
 	tok, err := tokenizer.Load(files)
 	if err != nil {
 		return err
 	}
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
-	defer line.clear()
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.quiet)
+	defer line.Clear()
 	if !f.quiet {
 		announceDemo(cmd.ErrOrStderr(), c, cmd.Flags())
 	}
 	ctx, _, stop := interrupts(cmd.Context())
 	defer stop()
-	line.opening(c.Model)
+	line.Opening(c.Model)
 	engine, err := core.Open(ctx, scoreOptions(c, f, files, line))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	line.clear()
+	line.Clear()
 	prefixes := engine.NewPrefixes(keptBytes(engine, f))
 	defer prefixes.Close()
 	scheduler := engine.NewScheduler(core.SchedulerOptions{Prefixes: prefixes})
@@ -124,21 +125,21 @@ func scoreFiles(cmd *cobra.Command, f scoreFlags, paths []string) (err error) {
 			one = s.questions
 		}
 		if err := one(ctx, path); err != nil {
-			line.clear()
+			line.Clear()
 			s.out.Flush()
 			if ctx.Err() != nil {
-				return errInterrupted
+				return ui.ErrInterrupted
 			}
 			return err
 		}
 	}
-	line.clear()
+	line.Clear()
 	return s.out.Flush()
 }
 
 // scoreOptions are the options to open a model with for scoring: states for all windows that are computed at once, and for questions
 // as many again for the contexts that are kept.
-func scoreOptions(c presets.Config, f scoreFlags, files disk.Files, line *progress) core.Options {
+func scoreOptions(c presets.Config, f scoreFlags, files disk.Files, line *ui.Progress) core.Options {
 	o := engineOptions(c, files, line)
 	o.Context, o.Sequences, o.Guesses = f.window, f.parallel, 0
 	if f.choices {
@@ -161,7 +162,7 @@ type scoring struct {
 	scoreFlags
 	*score.Scorer
 	cmd  *cobra.Command
-	line *progress
+	line *ui.Progress
 	out  *bufio.Writer
 }
 
@@ -179,8 +180,8 @@ func (s *scoring) text(ctx context.Context, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if len(ids) < 2 {
-		return inputf("%s: a text of %s: nothing comes before the first, so that there is nothing to score", path,
-			plural(len(ids), "token", "tokens"))
+		return ui.Inputf("%s: a text of %s: nothing comes before the first, so that there is nothing to score", path,
+			ui.Plural(len(ids), "token", "tokens"))
 	}
 	s.say("%s: %d tokens", path, len(ids))
 	t, err := s.IDs(ctx, ids)
@@ -188,7 +189,7 @@ func (s *scoring) text(ctx context.Context, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	t.Name = path
-	s.line.clear()
+	s.line.Clear()
 	if s.json {
 		return json.NewEncoder(s.out).Encode(t)
 	}
@@ -217,7 +218,7 @@ func (s *scoring) questions(ctx context.Context, path string) error {
 			return a.err
 		}
 		found.add(a.Choice)
-		s.say("%s: %s", path, plural(found.all, "question", "questions"))
+		s.say("%s: %s", path, ui.Plural(found.all, "question", "questions"))
 		if s.json {
 			return json.NewEncoder(s.out).Encode(a.Choice)
 		}
@@ -250,9 +251,9 @@ func (s *scoring) questions(ctx context.Context, path string) error {
 		}
 	}
 	if found.all == 0 {
-		return inputf("%s: no questions", path)
+		return ui.Inputf("%s: no questions", path)
 	}
-	s.line.clear()
+	s.line.Clear()
 	if s.json {
 		return nil
 	}
@@ -270,7 +271,7 @@ type answer struct {
 func (s *scoring) question(ctx context.Context, path string, number int, line []byte) (a answer) {
 	item, err := score.ReadItem(line)
 	if err != nil {
-		err = coded{exitInput, err}
+		err = ui.WithCode(ui.ExitInput, err)
 	} else {
 		a.Choice, err = s.Item(ctx, item)
 	}
@@ -295,13 +296,13 @@ func (t *tally) add(c score.Choice) {
 
 func (t tally) String() string {
 	share := func(n int) float64 { return 100 * float64(n) / float64(t.all) }
-	return fmt.Sprintf("%s, right choice likeliest in %d (%.2f%%), per byte in %d (%.2f%%)", plural(t.all, "question", "questions"),
+	return fmt.Sprintf("%s, right choice likeliest in %d (%.2f%%), per byte in %d (%.2f%%)", ui.Plural(t.all, "question", "questions"),
 		t.raw, share(t.raw), t.normalised, share(t.normalised))
 }
 
 // say shows how far it is.
 func (s *scoring) say(format string, args ...any) {
-	if now := time.Now(); !s.quiet && !s.line.fresh(now) {
-		s.line.show(now, fmt.Sprintf(format, args...))
+	if now := time.Now(); !s.quiet && !s.line.Fresh(now) {
+		s.line.Show(now, fmt.Sprintf(format, args...))
 	}
 }

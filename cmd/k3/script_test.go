@@ -14,11 +14,13 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 )
 
 // unintelligible is what only the program's authors understand: names of packages and types of Go, its way to print them, errors
 // of its library, line breaks that were escaped, files under way.
-var unintelligible = regexp.MustCompile(`(?m)(^k3: |: |; )(` + strings.Join(append(outerPackages, innerPackages...), "|") + `): |` +
+var unintelligible = regexp.MustCompile(`(?m)(^k3: |: |; )(` + strings.Join(ui.PackageNames(), "|") + `): |` +
 	`strconv|(^k3: |: )json: |Go (value|struct)|struct \{|interface|\*\w+\.|context (canceled|deadline)|unexpected EOF|\\n|\.partial|%!|<nil>|map\[|` +
 	`0x[0-9a-f]{8}|goroutine|runtime error|errno|syscall|^k3: (stat|lstat|CreateFile|GetFileAttributes)|\[[a-z0-9]+( [a-z0-9]+)+\]|` +
 	`(?i:cancelled|aborted)`)

@@ -3,9 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/conversation"
@@ -31,7 +31,7 @@ type savedRun struct {
 func readSession(path string) (tokens int, r savedRun, err error) {
 	s, err := session.Open(path)
 	if err != nil {
-		return 0, r, inputf("%w", err)
+		return 0, r, ui.Inputf("%w", err)
 	}
 	tokens, extra := len(s.Header.IDs), s.Header.Extra
 	if err := s.Close(); err != nil {
@@ -55,7 +55,7 @@ func parseRun(path string, extra json.RawMessage, tokens int) (savedRun, error) 
 		err = fmt.Errorf("%d of its %d tokens are the prompt", x.Run.Start, tokens)
 	}
 	if err != nil {
-		return savedRun{}, inputf("%s: %w: %w", path, core.ErrSession, err)
+		return savedRun{}, ui.Inputf("%s: %w: %w", path, core.ErrSession, err)
 	}
 	return *x.Run, nil
 }
@@ -111,22 +111,6 @@ func (r savedRun) endReply(tok *tokenizer.Tokenizer, ids []int) ([]int, error) {
 	return rest, nil
 }
 
-// resume brings the writer to where it was when ids were the sequence of the run, without writing anything.
-func (w *writer) resume(ids []int, r savedRun) {
-	if w.decoder == nil {
-		return
-	}
-	silent := *w
-	silent.out, silent.reasoningTo, silent.ids, silent.line = io.Discard, nil, false, &progress{}
-	for _, id := range ids[r.Start:] {
-		_ = silent.token(id) // a stop text has ended it before
-	}
-	if !r.Open {
-		silent.decoder.Flush()
-		silent.stopper.Flush()
-	}
-}
-
 // checkpoints save a run on its way.
 type checkpoints struct {
 	path     string
@@ -167,7 +151,7 @@ func (c *checkpoints) save() {
 	if err == nil {
 		c.saved, c.computed = len(c.sequence.IDs()), c.sequence.Computed()
 	} else if !c.failed {
-		c.notice(fmt.Sprintf("the session is not saved on the way: %s", oneLine(err)))
+		c.notice(fmt.Sprintf("the session is not saved on the way: %s", ui.OneLine(err)))
 	}
 	c.failed = err != nil
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/tokenizer"
@@ -67,13 +68,13 @@ func TestACutTextIsWrittenOnAsIfItWereWhole(t *testing.T) {
 		{"reply", reply, true, nil, "Là 🙂 oui, où?"},
 		{"reply with a stop", reply, true, []string{"i, o"}, "Là 🙂 ou"},
 	} {
-		writing := func(out io.Writer) *writer {
-			w, err := newWriter(out, &progress{}, tok, c.stops, false)
+		writing := func(out io.Writer) *ui.Writer {
+			w, err := ui.NewWriter(out, &ui.Progress{}, tok, c.stops, false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if c.chat {
-				w.parser = chat.NewParser(tok, true)
+				w.Parser = chat.NewParser(tok, true)
 			}
 			return w
 		}
@@ -83,31 +84,31 @@ func TestACutTextIsWrittenOnAsIfItWereWhole(t *testing.T) {
 			first := writing(&out)
 			stopped := false
 			for _, id := range c.ids[:cut] {
-				stopped = stopped || errors.Is(first.token(id), core.ErrStop)
+				stopped = stopped || errors.Is(first.Token(id), core.ErrStop)
 			}
 			if stopped {
 				continue // it was over
 			}
 			second := writing(&out)
-			second.resume(all[:len(prompt)+cut], savedRun{Start: len(prompt), Chat: c.chat, Open: true})
+			second.Resume(all[len(prompt):len(prompt)+cut], true)
 			for _, id := range c.ids[cut:] {
-				if errors.Is(second.token(id), core.ErrStop) {
+				if errors.Is(second.Token(id), core.ErrStop) {
 					break
 				}
 			}
-			if err := second.end(nil); err != nil || out.String() != c.want {
+			if err := second.End(nil); err != nil || out.String() != c.want {
 				t.Errorf("%s cut after %d of %d: %q, %v", c.name, cut, len(c.ids), out.String(), err)
 			}
 		}
 	}
 	// What a run wrote at its end is not written again.
 	var out bytes.Buffer
-	w, err := newWriter(&out, &progress{}, tok, []string{"où? Non"}, false)
+	w, err := ui.NewWriter(&out, &ui.Progress{}, tok, []string{"où? Non"}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.resume(text, savedRun{})
-	if err := w.end(nil); err != nil || out.Len() > 0 {
+	w.Resume(text, false)
+	if err := w.End(nil); err != nil || out.Len() > 0 {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

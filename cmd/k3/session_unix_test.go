@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 )
 
 // A run that is killed at any moment goes on from its last checkpoint as if nothing had happened: the same text, and in the end
@@ -133,11 +135,11 @@ func TestARunThatIsToldToEndSavesItsSession(t *testing.T) {
 		code   int
 		args   []string
 	}{
-		{"SIGTERM", syscall.SIGTERM, exitInterrupted, []string{"--prompt", "Once upon"}},
-		{"SIGHUP", syscall.SIGHUP, exitInterrupted, []string{"--prompt", "Once upon"}},
-		{"SIGTERM with checkpoints", syscall.SIGTERM, exitInterrupted, []string{"--prompt", "Once upon", "--checkpoint-every", "3"}},
-		{"SIGTERM in what goes on", syscall.SIGTERM, exitInterrupted, []string{"--load-session", at("beginning")}},
-		{"a reader that goes away", nil, exitPipe, []string{"--prompt", "Once upon"}},
+		{"SIGTERM", syscall.SIGTERM, ui.ExitInterrupted, []string{"--prompt", "Once upon"}},
+		{"SIGHUP", syscall.SIGHUP, ui.ExitInterrupted, []string{"--prompt", "Once upon"}},
+		{"SIGTERM with checkpoints", syscall.SIGTERM, ui.ExitInterrupted, []string{"--prompt", "Once upon", "--checkpoint-every", "3"}},
+		{"SIGTERM in what goes on", syscall.SIGTERM, ui.ExitInterrupted, []string{"--load-session", at("beginning")}},
+		{"a reader that goes away", nil, ui.ExitPipe, []string{"--prompt", "Once upon"}},
 	} {
 		half, report := at("half"), at("report")
 		os.Remove(half)
@@ -234,7 +236,7 @@ func TestAChatThatIsToldToEndSavesTheConversation(t *testing.T) {
 	if _, err := io.Copy(io.Discard, out); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(cmd.Wait()); code != exitInterrupted {
+	if code := exitOf(cmd.Wait()); code != ui.ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
 	if n, _, err := readSession(path); err != nil || n == 0 {
@@ -284,7 +286,7 @@ func TestACheckpointThatFailsEndsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		code := exitOf(cmd.Wait())
-		if back && code != -1 || !back && code != exitFailed {
+		if back && code != -1 || !back && code != ui.ExitFailed {
 			t.Errorf("back %v: exit code %d: %s", back, code, &stderr)
 		}
 		if n := strings.Count(stderr.String(), "k3: the session is not saved on the way: "); n != 1 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/experts"
 	"github.com/k3infer/k3/core/experts/replay"
@@ -96,41 +97,41 @@ func simulate(cmd *cobra.Command, path string, f simulateFlags) error {
 	s := simulation{Trace: path, policies: f.policies}
 	size, err := presets.ParseSize(f.expertBytes)
 	if err != nil || size < 1 {
-		return usagef("--expert-bytes: %q is not a size above 0", f.expertBytes)
+		return ui.Usagef("--expert-bytes: %q is not a size above 0", f.expertBytes)
 	}
 	rate, err := presets.ParseSize(f.disk)
 	if err != nil || rate < 1 {
-		return usagef("--disk: %q is not a size above 0", f.disk)
+		return ui.Usagef("--disk: %q is not a size above 0", f.disk)
 	}
 	s.ExpertBytes, s.DiskRate = int64(size), int64(rate)
 	if f.tokens < 0 {
-		return usagef("--tokens: %d: must be 1 or more, or left out", f.tokens)
+		return ui.Usagef("--tokens: %d: must be 1 or more, or left out", f.tokens)
 	}
 	if ext := filepath.Ext(f.plot); f.plot != "" && ext != ".svg" && ext != ".html" {
-		return usagef("--plot: %s: the name must end in .svg or .html", f.plot)
+		return ui.Usagef("--plot: %s: the name must end in .svg or .html", f.plot)
 	}
 	if len(s.policies) == 0 {
 		s.policies = experts.Policies()
 	}
 	for _, name := range s.policies {
 		if err := experts.CheckPolicy(name); err != nil && !errors.Is(err, experts.ErrOffline) {
-			return usagef("--policies: %q is not one of %s%s", name, strings.Join(experts.Policies(), ", "), suggestion("", name, experts.Policies()))
+			return ui.Usagef("--policies: %q is not one of %s%s", name, strings.Join(experts.Policies(), ", "), suggestion("", name, experts.Policies()))
 		}
 	}
 	for _, text := range f.capacities {
 		c, err := presets.ParseSize(text)
 		if err != nil {
-			return usagef("--capacities: %w", err)
+			return ui.Usagef("--capacities: %w", err)
 		}
 		if int64(c) < s.ExpertBytes {
-			return usagef("--capacities: %s holds no expert of %d bytes", text, s.ExpertBytes)
+			return ui.Usagef("--capacities: %s holds no expert of %d bytes", text, s.ExpertBytes)
 		}
 		s.capacities = append(s.capacities, c)
 	}
 
 	trace, err := replay.Open(path)
 	if err != nil {
-		return inputf("%w", err)
+		return ui.Inputf("%w", err)
 	}
 	profile := replay.NewProfile(trace, 10)
 	s.Requests, s.Passes, s.Touched, s.Reuse = profile.Requests, profile.Passes, profile.Touched, profile.Reuse
@@ -153,7 +154,7 @@ func simulate(cmd *cobra.Command, path string, f simulateFlags) error {
 		}
 	}
 	if f.asJSON {
-		return writeJSON(cmd.OutOrStdout(), s)
+		return ui.WriteJSON(cmd.OutOrStdout(), s)
 	}
 	return s.write(cmd.OutOrStdout())
 }
@@ -175,9 +176,9 @@ func defaultCapacities(touched int, expertBytes int64) (all []presets.Size) {
 }
 
 func (s *simulation) run(cmd *cobra.Command, trace *replay.Trace, seed uint64) error {
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
-	defer line.clear()
-	line.show(time.Now(), "replaying "+plural(len(trace.Keys), "request", "requests"))
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), false)
+	defer line.Clear()
+	line.Show(time.Now(), "replaying "+ui.Plural(len(trace.Keys), "request", "requests"))
 	ctx, _, stop := interrupts(cmd.Context())
 	defer stop()
 	slots := make([]int, len(s.capacities))
@@ -204,7 +205,7 @@ func (s *simulation) run(cmd *cobra.Command, trace *replay.Trace, seed uint64) e
 func (s *simulation) result(i, j int) simulated { return s.Results[i*len(s.capacities)+j] }
 
 func (s *simulation) write(out io.Writer) error {
-	fmt.Fprintf(out, "%s: %d requests in %s, %s\n", s.Trace, s.Requests, plural(s.Passes, "pass", "passes"), plural(s.Tokens, "token", "tokens"))
+	fmt.Fprintf(out, "%s: %d requests in %s, %s\n", s.Trace, s.Requests, ui.Plural(s.Passes, "pass", "passes"), ui.Plural(s.Tokens, "token", "tokens"))
 	fmt.Fprintf(out, "%d of %d experts touched (%.1f%%); %d misses (%.2f%%) are first requests, which no cache holds\n",
 		s.Touched, s.ExpertsAll, 100*float64(s.Touched)/float64(s.ExpertsAll), s.Compulsory, 100*float64(s.Compulsory)/float64(s.Requests))
 	for _, table := range []struct {
@@ -212,14 +213,14 @@ func (s *simulation) write(out io.Writer) error {
 		cell  func(simulated) string
 	}{
 		{"hits, % of requests", func(r simulated) string { return fmt.Sprintf("%.2f", 100*r.HitRate) }},
-		{"read for a token", func(r simulated) string { return size(int64(r.BytesPerToken)) }},
-		{fmt.Sprintf("time a token at %s/s", size(s.DiskRate)), func(r simulated) string { return seconds(r.SecondsPerToken) }},
+		{"read for a token", func(r simulated) string { return ui.Size(int64(r.BytesPerToken)) }},
+		{fmt.Sprintf("time a token at %s/s", ui.Size(s.DiskRate)), func(r simulated) string { return ui.Seconds(r.SecondsPerToken) }},
 	} {
 		fmt.Fprintf(out, "\n%s\n", table.title)
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprint(w, "memory\t")
 		for _, c := range s.capacities {
-			fmt.Fprintf(w, "%s\t", size(int64(c)))
+			fmt.Fprintf(w, "%s\t", ui.Size(int64(c)))
 		}
 		fmt.Fprintln(w)
 		for i, policy := range s.policies {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core"
 	"github.com/k3infer/k3/core/chat"
 )
@@ -44,7 +45,7 @@ func (f *thinkingFlags) check(cmd *cobra.Command) (err error) {
 	}
 	if f.none {
 		if cmd.Flags().Changed("thinking") && f.thinking != thinkingOff {
-			return usagef("--thinking %s and --no-thinking exclude each other", f.thinking)
+			return ui.Usagef("--thinking %s and --no-thinking exclude each other", f.thinking)
 		}
 		f.thinking = thinkingOff
 	}
@@ -69,26 +70,7 @@ func oneOf(what, value string, words []string) error {
 	if slices.Contains(words, value) {
 		return nil
 	}
-	return usagef("%s: %q: must be one of %s", what, value, strings.Join(words, ", "))
-}
-
-// What stands around the name and the arguments of a call, where an answer has one.
-const (
-	callOpens  = "[calls "
-	callCloses = "]"
-)
-
-// callText returns what an event of a call adds to the text that shows it, "" for other events.
-func callText(e chat.Event) string {
-	switch e.Kind {
-	case chat.CallStart:
-		return callOpens + e.Name + " "
-	case chat.ArgumentsDelta:
-		return e.Text
-	case chat.CallEnd:
-		return callCloses + "\n"
-	}
-	return ""
+	return ui.Usagef("%s: %q: must be one of %s", what, value, strings.Join(words, ", "))
 }
 
 // unanswered says why a reply has no answer, and what to do about it with flags or with commands; "" if there is
@@ -97,7 +79,7 @@ func unanswered(m chat.Message, o core.Outcome, commands bool) string {
 	if m.Plain() != "" || len(m.ToolCalls) > 0 {
 		return ""
 	}
-	tokens := plural(len(o.IDs), "token", "tokens")
+	tokens := ui.Plural(len(o.IDs), "token", "tokens")
 	more, less := "--max-tokens", "--effort low and --thinking off"
 	if commands {
 		more, less = "/set max-tokens", "/think low and /think off"

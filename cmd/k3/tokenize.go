@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/chat"
 	"github.com/k3infer/k3/core/tokenizer"
 )
@@ -39,21 +40,21 @@ func tokenizeCommand() *cobra.Command {
 			byFile := cmd.Flags().Changed("file")
 			switch {
 			case t.chat && !lines:
-				return usagef("--chat reads requests, one a line: it goes with --jsonl")
+				return ui.Usagef("--chat reads requests, one a line: it goes with --jsonl")
 			case t.chat && t.pieces:
-				return usagef("--pieces splits ordinary text: it does not go with --chat")
+				return ui.Usagef("--pieces splits ordinary text: it does not go with --chat")
 			case t.pieces && t.special:
-				return usagef("--pieces splits ordinary text: it does not go with --special")
+				return ui.Usagef("--pieces splits ordinary text: it does not go with --special")
 			case lines && t.special:
-				return usagef("with --jsonl, each line says whether it is special")
+				return ui.Usagef("with --jsonl, each line says whether it is special")
 			case byFile && len(args) > 0:
-				return usagef("one text at a time: an argument or --file")
+				return ui.Usagef("one text at a time: an argument or --file")
 			case lines && !byFile && (len(args) == 0 || len(args) == 1 && args[0] == "-"):
 				args, file, byFile = nil, "-", true
 			case lines && !byFile:
-				return usagef("--jsonl reads stdin, or the file that --file names")
+				return ui.Usagef("--jsonl reads stdin, or the file that --file names")
 			case !byFile && len(args) != 1:
-				return usagef("k3 tokenize takes one text, and got %d (a text with spaces needs quotes)", len(args))
+				return ui.Usagef("k3 tokenize takes one text, and got %d (a text with spaces needs quotes)", len(args))
 			case !byFile && args[0] == "-":
 				file, byFile = "-", true
 			}
@@ -75,7 +76,7 @@ func tokenizeCommand() *cobra.Command {
 					err = t.text(file, text, out)
 				}
 				if errors.Is(err, tokenizer.ErrInvalidUTF8) {
-					err = inputf("%w", err)
+					err = ui.Inputf("%w", err)
 				}
 			default:
 				err = t.text("the text", args[0], out)
@@ -114,7 +115,7 @@ func (t *tokenizing) text(what, text string, out io.Writer) error {
 			return err
 		}
 		for _, p := range pieces {
-			if err := writeJSON(out, p); err != nil {
+			if err := ui.WriteJSON(out, p); err != nil {
 				return err
 			}
 		}
@@ -156,7 +157,7 @@ func (t *tokenizing) lines(cmd *cobra.Command, path string, out *bufio.Writer) e
 			if err != nil {
 				return err
 			}
-			return writeJSON(out, struct {
+			return ui.WriteJSON(out, struct {
 				Pieces []string `json:"pieces"`
 			}{append([]string{}, pieces...)})
 		}
@@ -164,7 +165,7 @@ func (t *tokenizing) lines(cmd *cobra.Command, path string, out *bufio.Writer) e
 		if err != nil {
 			return err
 		}
-		return writeJSON(out, struct {
+		return ui.WriteJSON(out, struct {
 			IDs []int `json:"ids"`
 		}{append([]int{}, ids...)})
 	})
@@ -184,7 +185,7 @@ func (t *tokenizing) request(line []byte, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(out, struct {
+	return ui.WriteJSON(out, struct {
 		IDs      []int          `json:"ids"`
 		Segments []chat.Segment `json:"segments"`
 	}{append([]int{}, ids...), append([]chat.Segment{}, segments...)})
@@ -251,7 +252,7 @@ func eachLine(cmd *cobra.Command, path string, out *bufio.Writer, answer func(li
 		}
 		if strings.TrimSpace(string(line)) != "" {
 			if err := answer(line); err != nil {
-				return inputf("%s:%d: %w", path, n, err)
+				return ui.Inputf("%s:%d: %w", path, n, err)
 			}
 		}
 		if reader.Buffered() == 0 {
@@ -263,11 +264,4 @@ func eachLine(cmd *cobra.Command, path string, out *bufio.Writer, answer func(li
 			return nil
 		}
 	}
-}
-
-// writeJSON writes v on a line of its own, without escaping HTML.
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
 }

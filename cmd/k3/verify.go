@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k3infer/k3/cmd/k3/internal/ui"
 	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/disk"
 	"github.com/k3infer/k3/core/hub"
@@ -41,7 +42,7 @@ func verifyCommand() *cobra.Command {
 		Args: oneArgument("a model's directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if readers < 1 || readers > 64 {
-				return usagef("--readers: %d: must be from 1 to 64", readers)
+				return ui.Usagef("--readers: %d: must be from 1 to 64", readers)
 			}
 			return verifyModel(cmd, args[0], verify.Options{Deep: deep, Restart: restart, Readers: readers}, asJSON, quiet)
 		},
@@ -69,29 +70,29 @@ func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	line := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), quiet)
-	defer line.clear()
-	line.show(time.Now(), "checking "+dir)
-	var p pace
+	line := ui.NewProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), quiet)
+	defer line.Clear()
+	line.Show(time.Now(), "checking "+dir)
+	var p ui.Pace
 	o.Progress = func(at verify.Progress) {
-		line.show(time.Now(), fmt.Sprintf("read %s of %s (%s)%s, %s", size(at.Done), size(at.Total), percent(at.Done, at.Total),
-			p.update(time.Now(), at.Done, at.Total), at.Name))
+		line.Show(time.Now(), fmt.Sprintf("read %s of %s (%s)%s, %s", ui.Size(at.Done), ui.Size(at.Total), ui.Percent(at.Done, at.Total),
+			p.Update(time.Now(), at.Done, at.Total), at.Name))
 	}
 	start := time.Now()
 	r, err := verify.Check(ctx, files, place, o)
-	line.clear()
+	line.Clear()
 	switch {
 	case errors.Is(err, context.Canceled) && o.Deep:
 		if place == "" || !verify.Begun(place) {
-			return errInterrupted // nothing could be kept
+			return ui.ErrInterrupted // nothing could be kept
 		}
-		return coded{exitInterrupted, &hinted{errors.New(interrupted), "the same command goes on where it stopped"}}
+		return ui.WithCode(ui.ExitInterrupted, ui.WithHint(errors.New(ui.Interrupted), "the same command goes on where it stopped"))
 	case err != nil:
 		return err
 	}
 	command := fetchCommand(r, dir)
 	if asJSON {
-		err = writeJSON(cmd.OutOrStdout(), struct {
+		err = ui.WriteJSON(cmd.OutOrStdout(), struct {
 			*verify.Report
 			Command string  `json:"command,omitempty"`
 			Seconds float64 `json:"seconds"`
@@ -109,9 +110,9 @@ func verifyModel(cmd *cobra.Command, dir string, o verify.Options, asJSON, quiet
 		}
 	}
 	if unread == len(r.Problems) {
-		return fmt.Errorf("%s: %s cannot be read", dir, plural(unread, "file", "files"))
+		return fmt.Errorf("%s: %s cannot be read", dir, ui.Plural(unread, "file", "files"))
 	}
-	return inputf("%s: %s", dir, plural(len(r.Problems), "problem", "problems"))
+	return ui.Inputf("%s: %s", dir, ui.Plural(len(r.Problems), "problem", "problems"))
 }
 
 // fetchCommand is the command that fetches what is missing or damaged, or else the layers that were not asked for; ""
@@ -126,7 +127,7 @@ func fetchCommand(r *verify.Report, dir string) string {
 	if len(r.Damaged) > 0 || len(r.Missing) > 0 && (len(r.Missing) <= few || len(r.LeftOut) > 0) {
 		for _, list := range [][]string{r.Missing, r.Damaged} {
 			for _, name := range list {
-				args = append(args, "--include", quoteArgument(name))
+				args = append(args, "--include", ui.QuoteArgument(name))
 			}
 		}
 	}
@@ -139,12 +140,12 @@ func fetchCommand(r *verify.Report, dir string) string {
 // downloadArguments begin the command that goes on with a directory: from where its manifest says, and to where its
 // files are.
 func downloadArguments(dir, repo, endpoint string, isReleased bool) []string {
-	args := []string{"k3", "download", quotePath(dir)}
+	args := []string{"k3", "download", ui.QuotePath(dir)}
 	if repo == "" && !isReleased {
 		args = append(args, "--repo", "OWNER/NAME")
 	}
 	if endpoint != "" && endpoint != hub.DefaultEndpoint {
-		args = append(args, "--endpoint", quoteArgument(endpoint))
+		args = append(args, "--endpoint", ui.QuoteArgument(endpoint))
 	}
 	if repo != "" {
 		return args // the manifest knows where the files are
@@ -161,7 +162,7 @@ func downloadArguments(dir, repo, endpoint string, isReleased bool) []string {
 		}
 	}
 	for _, d := range dirs {
-		args = append(args, "--dir", quotePath(d))
+		args = append(args, "--dir", ui.QuotePath(d))
 	}
 	return args
 }
@@ -237,7 +238,7 @@ func writeVerified(w io.Writer, r *verify.Report, command string, took time.Dura
 			sums = append(sums, fmt.Sprintf("%d %s", n, text))
 		}
 	}
-	fmt.Fprintf(w, "%s: %s in %s, %s; files: %s; %s\n", r.Path, plural(r.Tensors, "tensor", "tensors"), plural(shards, "shard", "shards"), size(r.Bytes), strings.Join(sums, ", "), seconds(took.Seconds()))
+	fmt.Fprintf(w, "%s: %s in %s, %s; files: %s; %s\n", r.Path, ui.Plural(r.Tensors, "tensor", "tensors"), ui.Plural(shards, "shard", "shards"), ui.Size(r.Bytes), strings.Join(sums, ", "), ui.Seconds(took.Seconds()))
 	if r.Shards > 0 {
 		fmt.Fprintf(w, "reads while it runs: %s\n", checkedFiles{Checked: r.Checked, Files: r.Shards}.announce())
 	}

@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"context"
@@ -20,10 +20,13 @@ import (
 // packages are those whose errors begin with their name, which tells a user nothing: first those that pass on errors of others
 // as they are. A test compares the list with the code.
 var (
-	outerPackages = []string{"core", "graph", "tape", "experts", "memory", "kernel", "bench", "conformance"}
+	outerPackages = []string{"core", "estimate", "graph", "tape", "experts", "memory", "kernel", "bench", "conformance"}
 	innerPackages = []string{"chat", "checkpoint", "checksum", "disk", "fabricate", "hub", "pack", "replay", "sample", "session", "speculate", "stats",
 		"tokenizer", "verify"}
 )
+
+// PackageNames are the names of packages that no message to a user begins with.
+func PackageNames() []string { return slices.Concat(outerPackages, innerPackages) }
 
 // prefixes are names of packages at the beginning of what they say, with the function where that stands alone. What a package at
 // the end of the row says may begin with the name of a file, which may be that of a package too.
@@ -39,9 +42,9 @@ const joint = "\x00"
 // partial are the names of files under way, which become others when they are complete.
 var partial = regexp.MustCompile(`\.\d{4,}\.partial$`)
 
-// oneLine is what a user reads of an error: one line in plain words, without what only the program's authors know, as names of
+// OneLine is what a user reads of an error: one line in plain words, without what only the program's authors know, as names of
 // packages, of functions of the system, of types and of files under way.
-func oneLine(err error) string {
+func OneLine(err error) string {
 	text := err.Error()
 	everyError(err, func(e error) {
 		if was := e.Error(); was != "" {
@@ -55,7 +58,7 @@ func oneLine(err error) string {
 			line = prefixes.ReplaceAllString(line, "$1")
 		}
 		said := slices.Compact(strings.Split(line, ": "))
-		if said[len(said)-1] == interrupted {
+		if said[len(said)-1] == Interrupted {
 			said = said[len(said)-1:]
 		}
 		lines = append(lines, strings.Join(said, ": "))
@@ -118,7 +121,7 @@ func plainWords(err error, before string) string {
 	}
 	switch err {
 	case context.Canceled:
-		return interrupted
+		return Interrupted
 	case context.DeadlineExceeded:
 		return "it took too long"
 	case io.ErrUnexpectedEOF:

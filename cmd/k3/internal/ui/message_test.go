@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"context"
@@ -12,19 +12,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
-	"github.com/k3infer/k3/core/hub"
-	"github.com/k3infer/k3/core/kernel/bench"
-	"github.com/k3infer/k3/core/verify"
 	"github.com/k3infer/k3/presets"
 )
 
@@ -47,7 +40,7 @@ func TestErrorsAreSaidInPlainWords(t *testing.T) {
 		{fmt.Errorf("session: write d: %w", errors.New("disk: write d: no room")), "write d: no room"},
 		{errors.New("session: session: not a session"), "session: not a session"},
 		{errors.New("hub: disk: 3 bytes too few"), "disk: 3 bytes too few"},
-		{usagef("--memory: %w", errors.New("none")), "--memory: none"},
+		{Usagef("--memory: %w", errors.New("none")), "--memory: none"},
 		{fmt.Errorf("%w: my.yaml:1: memory: must be a section", presets.ErrConfig), "configuration: my.yaml:1: memory: must be a section"},
 		{fmt.Errorf("disk: create a/r: %w", open("a/.r.1891514277.partial")), "create a/r: permission denied"},
 		{fmt.Errorf("disk: write d: %w", &os.LinkError{Op: "rename", Old: "./.d.36428.partial", New: "d", Err: fs.ErrExist}),
@@ -66,64 +59,16 @@ func TestErrorsAreSaidInPlainWords(t *testing.T) {
 		{fmt.Errorf("hub: %w", errors.Join(errors.New("a: too short"), errors.New("b: too short"))), "a: too short; b: too short"},
 		{open("a\nb"), `open a\nb: permission denied`},
 	} {
-		if got := oneLine(c.err); got != c.want {
+		if got := OneLine(c.err); got != c.want {
 			t.Errorf("%q is said as %q, want %q", c.err, got, c.want)
 		}
-	}
-}
-
-func TestTheHelpNamesEveryValue(t *testing.T) {
-	name := regexp.MustCompile(`^[A-Z]+(/[A-Z]+)?$`)
-	var check func(cmd *cobra.Command)
-	check = func(cmd *cobra.Command) {
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if value := placeholder(f); f.Value.Type() != "bool" && !name.MatchString(value) {
-				t.Errorf("%s --%s: the help calls the value %q", cmd.CommandPath(), f.Name, value)
-			}
-		})
-		for _, c := range cmd.Commands() {
-			check(c)
-		}
-	}
-	check(rootCommand())
-}
-
-func TestJSONHasNamesOfOneKind(t *testing.T) {
-	name := regexp.MustCompile(`^[a-z0-9_]+(,omitempty)?$`)
-	seen := map[reflect.Type]bool{}
-	var check func(of reflect.Type)
-	check = func(of reflect.Type) {
-		switch of.Kind() {
-		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-			check(of.Elem())
-			return
-		}
-		if of.Kind() != reflect.Struct || seen[of] || of.Implements(reflect.TypeFor[json.Marshaler]()) {
-			return
-		}
-		seen[of] = true
-		for i := range of.NumField() {
-			f := of.Field(i)
-			tag := f.Tag.Get("json")
-			if !f.IsExported() && !f.Anonymous || tag == "-" {
-				continue
-			}
-			if !name.MatchString(tag) && !(f.Anonymous && tag == "") {
-				t.Errorf("%v.%s is called %q", of, f.Name, tag)
-			}
-			check(f.Type)
-		}
-	}
-	for _, v := range []any{report{}, planReport{}, diagnosis{}, inspection{}, tensorReport{}, expertsReport{}, roundtripReport{}, simulation{},
-		benchResult{}, diskResult{}, conformanceResult{}, sessionExtra{}, hub.Plan{}, verify.Report{}, bench.Result{}} {
-		check(reflect.TypeOf(v))
 	}
 }
 
 // An error of any package may reach the user.
 func TestThePrefixesAreThoseOfThePackages(t *testing.T) {
 	begins := regexp.MustCompile(`^"([a-z]+): `)
-	for _, root := range []string{"../../core", "../../policies", "../../backends", "../../conformance", "../../presets"} {
+	for _, root := range []string{"../../../../core", "../../../../policies", "../../../../backends", "../../../../conformance", "../../../../presets"} {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "_gen") {
 				return err
@@ -146,8 +91,8 @@ func TestThePrefixesAreThoseOfThePackages(t *testing.T) {
 						continue
 					}
 					m := begins.FindStringSubmatch(text.Value)
-					if m != nil && m[1] == file.Name.Name && !slices.Contains(append(outerPackages, innerPackages...), m[1]) {
-						t.Errorf("%s: what begins %s is not among the prefixes that oneLine leaves out", path, m[0])
+					if m != nil && m[1] == file.Name.Name && !slices.Contains(PackageNames(), m[1]) {
+						t.Errorf("%s: what begins %s is not among the prefixes that OneLine leaves out", path, m[0])
 					}
 				}
 				return true

@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"bytes"
@@ -36,21 +36,21 @@ func TestACallIsShownAsAnAnswer(t *testing.T) {
 			}
 		}
 		var out, reasoning bytes.Buffer
-		w, err := newWriter(&out, &progress{}, tok, []string{"never said"}, false)
+		w, err := NewWriter(&out, &Progress{}, tok, []string{"never said"}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.parser, w.reasoningTo = chat.NewParser(tok, true), &reasoning
+		w.Parser, w.ReasoningTo = chat.NewParser(tok, true), &reasoning
 		for _, id := range ids[1][len(ids[0]):] {
-			if err := w.token(id); err != nil {
+			if err := w.Token(id); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := w.end(nil); err != nil {
+		if err := w.End(nil); err != nil {
 			t.Fatal(err)
 		}
-		if out.String() != c.want || reasoning.String() != "hm\n" || string(w.text) != c.content {
-			t.Errorf("%q and %q, the text is %q", out.String(), reasoning.String(), w.text)
+		if out.String() != c.want || reasoning.String() != "hm\n" || string(w.Text) != c.content {
+			t.Errorf("%q and %q, the text is %q", out.String(), reasoning.String(), w.Text)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"errors"
@@ -16,8 +16,8 @@ import (
 	"github.com/k3infer/k3/core"
 )
 
-// slow is how long a token may take before the layer it is in is shown.
-const slow = time.Second
+// Slow is how long a token may take before the layer it is in is shown.
+const Slow = time.Second
 
 // redraw is the shortest time between two states of the progress line, relate that between two lines where there is no terminal.
 const (
@@ -25,13 +25,13 @@ const (
 	relate = time.Minute
 )
 
-// progress is a line on a terminal that says how far a run is. Where stderr is none it writes a line now and then. show,
-// notice and clear may be called by several goroutines; update only by the one whose work it shows.
-type progress struct {
+// Progress is a line on a terminal that says how far a run is. Where stderr is none it writes a line now and then. Show,
+// Notice and Clear may be called by several goroutines; Update only by the one whose work it shows.
+type Progress struct {
 	w       io.Writer // nil when there is no terminal
 	stderr  io.Writer // for notices, or nil
 	quiet   bool
-	shared  bool // stdout is a terminal, too: text may stand in front of the line
+	Shared  bool // stdout is a terminal, too: text may stand in front of the line
 	width   int
 	mu      sync.Mutex // for shown, drawn and what is written
 	shown   bool
@@ -42,12 +42,12 @@ type progress struct {
 	token   time.Time // start of the prompt, or of the token in flight
 	before  int64     // bytes read before that
 
-	interrupt <-chan struct{} // closed when the text is to end after the pass in flight; nil: never
+	Interrupt <-chan struct{} // closed when the text is to end after the pass in flight; nil: never
 }
 
-// newProgress returns the progress line of a run, silent if quiet.
-func newProgress(stdout, stderr io.Writer, quiet bool) *progress {
-	p := &progress{width: 80, stderr: stderr, quiet: quiet, drawn: time.Now()}
+// NewProgress returns the progress line of a run, silent if quiet.
+func NewProgress(stdout, stderr io.Writer, quiet bool) *Progress {
+	p := &Progress{width: 80, stderr: stderr, quiet: quiet, drawn: time.Now()}
 	if f, ok := stderr.(*os.File); ok && !quiet && term.IsTerminal(int(f.Fd())) && understandsEscapes(f) {
 		p.w, p.drawn = f, time.Time{}
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
@@ -55,16 +55,16 @@ func newProgress(stdout, stderr io.Writer, quiet bool) *progress {
 		}
 	}
 	if f, ok := stdout.(*os.File); ok {
-		p.shared = term.IsTerminal(int(f.Fd()))
+		p.Shared = term.IsTerminal(int(f.Fd()))
 	}
 	return p
 }
 
-// opening shows that the model is being opened.
-func (p *progress) opening(model string) { p.show(time.Now(), "opening "+model) }
+// Opening shows that the model is being opened.
+func (p *Progress) Opening(model string) { p.Show(time.Now(), "opening "+model) }
 
-// update shows where the engine is.
-func (p *progress) update(at core.Progress) {
+// Update shows where the engine is.
+func (p *Progress) Update(at core.Progress) {
 	if p.quiet {
 		return
 	}
@@ -72,12 +72,12 @@ func (p *progress) update(at core.Progress) {
 	if at.Layer == 0 {
 		p.begin(now, at)
 	}
-	if p.fresh(now) {
+	if p.Fresh(now) {
 		return
 	}
 	var parts []string
 	select {
-	case <-p.interrupt:
+	case <-p.Interrupt:
 		parts = append(parts, "ends after this pass (Ctrl-C: at once)")
 	default:
 	}
@@ -88,7 +88,7 @@ func (p *progress) update(at core.Progress) {
 	}
 	parts = append(parts, fmt.Sprintf("layer %d/%d", min(at.Layer+1, at.Layers), at.Layers))
 	inFlight := now.Sub(p.token)
-	if inFlight >= slow && at.Read != nil && at.Read() > p.before {
+	if inFlight >= Slow && at.Read != nil && at.Read() > p.before {
 		gigabytes := float64(at.Read()-p.before) / 1e9
 		parts = append(parts, fmt.Sprintf("%.1f GB", gigabytes), fmt.Sprintf("%.2f GB/s", gigabytes/inFlight.Seconds()))
 	}
@@ -97,27 +97,27 @@ func (p *progress) update(at core.Progress) {
 		of *= float64(at.Rows)
 	}
 	done, all := float64(at.Done-p.from)+of, float64(at.Total-p.from)
-	if elapsed := now.Sub(p.started); elapsed >= slow && done > 0 {
-		parts = append(parts, longTime(time.Duration(float64(elapsed)*max(all-done, 0)/done))+" left")
+	if elapsed := now.Sub(p.started); elapsed >= Slow && done > 0 {
+		parts = append(parts, LongTime(time.Duration(float64(elapsed)*max(all-done, 0)/done))+" left")
 	}
 	text := strings.Join(parts, ", ")
 	switch {
 	case at.Prefill || p.w == nil:
-		p.show(now, text)
-	case inFlight > slow: // others are not worth a line
-		p.show(now, "["+shorten(text, p.width-3)+"]")
+		p.Show(now, text)
+	case inFlight > Slow: // others are not worth a line
+		p.Show(now, "["+shorten(text, p.width-3)+"]")
 	}
 }
 
-// fresh reports whether the line was drawn so recently that it stays as it is.
-func (p *progress) fresh(now time.Time) bool {
+// Fresh reports whether the line was drawn so recently that it stays as it is.
+func (p *Progress) Fresh(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return now.Sub(p.drawn) < p.interval()
 }
 
 // begin takes note of the beginning of a pass.
-func (p *progress) begin(now time.Time, at core.Progress) {
+func (p *Progress) begin(now time.Time, at core.Progress) {
 	if at.Prefill && at.Done > 0 {
 		return
 	}
@@ -131,7 +131,7 @@ func (p *progress) begin(now time.Time, at core.Progress) {
 }
 
 // interval is the shortest time between two states of progress.
-func (p *progress) interval() time.Duration {
+func (p *Progress) interval() time.Duration {
 	if p.w == nil {
 		return relate
 	}
@@ -156,8 +156,8 @@ func shorten(text string, columns int) string {
 	return text
 }
 
-// show puts text on the line.
-func (p *progress) show(now time.Time, text string) {
+// Show puts text on the line.
+func (p *Progress) Show(now time.Time, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.w == nil {
@@ -170,7 +170,7 @@ func (p *progress) show(now time.Time, text string) {
 	text = shorten(text, p.width-1)
 	p.remove()
 	p.drawn, p.shown = now, true
-	if p.shared {
+	if p.Shared {
 		// Make sure that there is a line below, save the place, write there and come back: the text goes on undisturbed.
 		fmt.Fprintf(p.w, "\x1bD\x1bM\x1b7\x1b[1B\r\x1b[2K%s\x1b8", text)
 		return
@@ -178,36 +178,36 @@ func (p *progress) show(now time.Time, text string) {
 	fmt.Fprintf(p.w, "\r\x1b[2K%s", text)
 }
 
-// notice writes something worth knowing on a line of its own.
-func (p *progress) notice(text string) {
+// Notice writes something worth knowing on a line of its own.
+func (p *Progress) Notice(text string) {
 	if p.quiet {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remove()
-	fmt.Fprintf(p.stderr, "k3: %s\n", oneLine(errors.New(text)))
+	fmt.Fprintf(p.stderr, "k3: %s\n", OneLine(errors.New(text)))
 }
 
-// clear removes the line.
-func (p *progress) clear() {
+// Clear removes the line.
+func (p *Progress) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remove()
 }
 
-// remove is clear for those who have the mutex.
-func (p *progress) remove() {
+// remove is Clear for those who have the mutex.
+func (p *Progress) remove() {
 	if p.w == nil || !p.shown {
 		return
 	}
 	p.shown = false
-	if p.shared {
+	if p.Shared {
 		fmt.Fprint(p.w, "\x1b7\x1b[1B\r\x1b[2K\x1b8")
 		return
 	}
 	fmt.Fprint(p.w, "\r\x1b[2K")
 }
 
-// endsLine reports whether text leaves the cursor at the start of a line.
-func endsLine(text string) bool { return text == "" || strings.HasSuffix(text, "\n") }
+// EndsLine reports whether text leaves the cursor at the start of a line.
+func EndsLine(text string) bool { return text == "" || strings.HasSuffix(text, "\n") }
