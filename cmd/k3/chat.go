@@ -184,7 +184,7 @@ func runChat(cmd *cobra.Command, f chatFlags) (err error) {
 	}
 	t.style = ui.NewStyle(out)
 	t.editor = openEditor(in, out, t.style.Escapes, historyFile(f))
-	defer t.editor.close()
+	defer t.editor.lines.Close()
 	return t.interactive(cmd.Context())
 }
 
@@ -213,9 +213,9 @@ var errLeave = errors.New("leave")
 
 // lines takes each line of in as a message or a command, and ends at the first that fails.
 func (t *talk) lines(ctx context.Context, in io.Reader) error {
-	lines, number := newLineReader(in, t.longest), 0
+	lines, number := ui.NewLineReader(in, t.longest), 0
 	read := entries{line: func(bool) (string, error) {
-		text, err := lines.next()
+		text, err := lines.Next()
 		if err != nil {
 			return "", err
 		}
@@ -231,7 +231,7 @@ func (t *talk) lines(ctx context.Context, in io.Reader) error {
 		if errors.Is(err, errUnclosed) {
 			return ui.Usagef("line %d: %w", begins, err)
 		}
-		if errors.Is(err, errLongLine) {
+		if errors.Is(err, ui.ErrLongLine) {
 			return fmt.Errorf("line %d: %w: %w, and there is room for %d tokens", number+1, core.ErrContext, err, t.engine.Context())
 		}
 		if err == nil {
@@ -259,9 +259,9 @@ func (t *talk) interactive(ctx context.Context) error {
 		case errors.Is(err, io.EOF):
 			fmt.Fprintln(t.out)
 			return nil
-		case errors.Is(err, errAborted) && warned && !t.editor.typed:
+		case errors.Is(err, ui.ErrAborted) && warned && !t.editor.lines.Typed():
 			return ui.ErrInterrupted
-		case errors.Is(err, errAborted):
+		case errors.Is(err, ui.ErrAborted):
 			warned = true
 			t.say("Ctrl-C again ends the conversation, and so do Ctrl-D and /exit")
 			continue
@@ -410,7 +410,7 @@ func (t *talk) open(path string) error {
 // restoreTerminal puts the terminal back as it was before the conversation.
 func (t *talk) restoreTerminal() {
 	if t.editor != nil {
-		t.editor.close()
+		t.editor.lines.Close()
 	}
 }
 

@@ -378,7 +378,7 @@ func (t *talk) recall() {
 	for _, m := range t.spoken()[max(0, len(t.spoken())-2):] {
 		before := ""
 		if m.Role == "user" {
-			before = prompt
+			before = ui.Prompt
 		}
 		if text := m.Plain(); text != "" {
 			fmt.Fprintln(t.out, t.style.Dim(before+ui.Printable(text)))

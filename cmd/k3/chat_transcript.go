@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -104,9 +103,9 @@ func readTranscript(path string, most int64) ([]chat.Message, error) {
 	}
 	defer f.Close()
 	var messages []chat.Message
-	lines := newLineReader(f, most)
+	lines := ui.NewLineReader(f, most)
 	for number := 1; ; number++ {
-		line, err := lines.next()
+		line, err := lines.Next()
 		if errors.Is(err, io.EOF) {
 			return messages, nil
 		}
@@ -124,34 +123,5 @@ func readTranscript(path string, most int64) ([]chat.Message, error) {
 			return nil, ui.Inputf("%s:%d: %w", path, number, err)
 		}
 		messages = append(messages, m)
-	}
-}
-
-// lineReader reads lines of up to so many bytes.
-type lineReader struct {
-	in   *bufio.Reader
-	most int64
-}
-
-func newLineReader(r io.Reader, most int64) *lineReader { return &lineReader{bufio.NewReader(r), most} }
-
-// errLongLine says that a line has more bytes than are read.
-var errLongLine = errors.New("the line is too long")
-
-// next returns the next line without its end, which may be missing at the end of the file; io.EOF says that there is none.
-func (l *lineReader) next() (string, error) {
-	var line []byte
-	for {
-		part, err := l.in.ReadSlice('\n')
-		line = append(line, part...)
-		switch {
-		case int64(len(line)) > l.most:
-			return "", fmt.Errorf("%w: more than %d bytes", errLongLine, l.most)
-		case errors.Is(err, bufio.ErrBufferFull):
-			continue
-		case errors.Is(err, io.EOF) && len(line) > 0, err == nil:
-			return strings.TrimSuffix(strings.TrimSuffix(string(line), "\n"), "\r"), nil
-		}
-		return "", err
 	}
 }

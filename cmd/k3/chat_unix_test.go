@@ -24,29 +24,13 @@ import (
 	"github.com/k3infer/k3/core/conversation"
 )
 
-func TestPastedLinesBecomeOne(t *testing.T) {
-	for _, c := range []struct{ in, out string }{
-		{"plain é 你\r", "plain é 你\r"},
-		{"\x1b[A\x1b[D\x1b[3~\x03\x04\t\x7f", "\x1b[A\x1b[D\x1b[3~\x03\x04\t\x7f"},
-		{"a\nb\x1b\rc\r", "a␤b␤c\r"},
-		{pasteStart + "a\r\nb\rc\nd\te" + pasteEnd + "\r", "a␤b␤c␤d␉e\r"},
-		{pasteStart + "a\x1b[A\x03\x04\x00\x7f" + pasteEnd + "\x03", "a[A\x03"},
-		{pasteStart + pasteStart + "\r" + pasteEnd + pasteEnd, "[200~␤" + pasteEnd},
-	} {
-		if got := (&keys{}).translate([]byte(c.in)); string(got) != c.out {
-			t.Errorf("%q: %q, want %q", c.in, got, c.out)
-		}
-		for cut := range len(c.in) {
-			if strings.HasSuffix(c.in[:cut], "\x1b") || strings.HasSuffix(c.in[:cut], "\r") {
-				continue // one key, not the beginning of more
-			}
-			k := &keys{}
-			if got := append(k.translate([]byte(c.in[:cut])), k.translate([]byte(c.in[cut:]))...); string(got) != c.out {
-				t.Errorf("%q cut at %d: %q, want %q", c.in, cut, got, c.out)
-			}
-		}
-	}
-}
+// What a terminal is told about pasted text, and how that begins and ends.
+const (
+	pasteIsOn  = "\x1b[?2004h"
+	pasteIsOff = "\x1b[?2004l"
+	pasteBegin = "\x1b[200~"
+	pasteDone  = "\x1b[201~"
+)
 
 // program is this test as k3 itself.
 func program(t *testing.T) string {
@@ -170,7 +154,7 @@ func TestChatAtATerminal(t *testing.T) {
 	x.send("/think hide\r")
 	x.expect("> ")
 	// A pasted text of several lines is one message.
-	x.send(pasteStart + "What is\r\tthe capital of 日本?\r" + pasteEnd + "\r")
+	x.send(pasteBegin + "What is\r\tthe capital of 日本?\r" + pasteDone + "\r")
 	if shown := x.expect("(?s)> .*\n.*> "); strings.Contains(shown, "The user") {
 		t.Errorf("hidden thoughts are shown: %q", shown)
 	}
@@ -230,7 +214,7 @@ func TestChatATerminatedProgramRestoresTheTerminal(t *testing.T) {
 	if code := x.exits(); code != ui.ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
-	x.expect(regexp.QuoteMeta(pasteOff))
+	x.expect(regexp.QuoteMeta(pasteIsOff))
 }
 
 func TestChatWithoutColours(t *testing.T) {
@@ -251,8 +235,8 @@ func TestChatWithoutColours(t *testing.T) {
 func TestChatCtrlCAtALongPromptKeepsTheConversation(t *testing.T) {
 	x := startTerminal(t, nil, "chat", "-q", "--no-history", "--prefill-chunk", "1")
 	x.expect("> ")
-	x.send(pasteStart + strings.Repeat("What is this? ", 300) + pasteEnd + "\r")
-	x.expect("\r\n" + regexp.QuoteMeta(pasteOff))
+	x.send(pasteBegin + strings.Repeat("What is this? ", 300) + pasteDone + "\r")
+	x.expect("\r\n" + regexp.QuoteMeta(pasteIsOff))
 	time.Sleep(300 * time.Millisecond)
 	x.send("\x03")
 	x.expect("the message is taken back")
@@ -307,12 +291,12 @@ func TestChatGoesOnWhenTheTerminalChanges(t *testing.T) {
 	x.expect("top-k +3\r\n> ")
 	x.resize(80) // while one is read plainly
 	x.send("/set top-k\r")
-	x.expect("top-k +3\r\n" + regexp.QuoteMeta(pasteOn))
+	x.expect("top-k +3\r\n" + regexp.QuoteMeta(pasteIsOn))
 	x.send("\x1b[A\r") // what was edited before is still known
 	x.expect("(?s)/set top-k 3.*> ")
 	x.resize(5)
 	x.send("\r") // an edited line ends here, the next is read plainly
-	x.expect(regexp.QuoteMeta(pasteOff) + "> ")
+	x.expect(regexp.QuoteMeta(pasteIsOff) + "> ")
 	x.send("/bye\r")
 	if code := x.exits(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -348,7 +332,7 @@ func TestChatASignalAtThePromptIsACtrlC(t *testing.T) {
 	if code := x.exits(); code != ui.ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
-	x.expect(regexp.QuoteMeta(pasteOff))
+	x.expect(regexp.QuoteMeta(pasteIsOff))
 }
 
 func TestChatTwoCtrlCInOneAnswerEndIt(t *testing.T) {
@@ -370,10 +354,10 @@ func TestChatTwoCtrlCInOneAnswerEndIt(t *testing.T) {
 func TestChatWhatIsPastedAfterCommandsIsTheMessage(t *testing.T) {
 	x := startTerminal(t, nil, "chat", "--no-history")
 	x.expect("> ")
-	x.send(pasteStart + "/think off\r/set max-tokens 3\r\r\"\"\"\rWhat is the capital\rof France?\r\"\"\"\r" + pasteEnd + "\r")
+	x.send(pasteBegin + "/think off\r/set max-tokens 3\r\r\"\"\"\rWhat is the capital\rof France?\r\"\"\"\r" + pasteDone + "\r")
 	x.expect("The capital of\r\n\r\n.*cut after 3 tokens")
 	x.expect("> ")
-	x.send(pasteStart + "/load nowhere.k3s\rWhat?" + pasteEnd + "\r") // nothing is said to a conversation that is not there
+	x.send(pasteBegin + "/load nowhere.k3s\rWhat?" + pasteDone + "\r") // nothing is said to a conversation that is not there
 	x.expect("k3: .*nowhere.k3s.*\r\n.*> ")
 	x.send("/stats\r")
 	x.expect("1 answer\r\n")
