@@ -23,6 +23,7 @@ func TestPoliciesFollowTheirAlgorithms(t *testing.T) {
 		{"sieve", 2, "abAcdaD", "c's hand takes a's mark, so d evicts a"},
 		{"2q", 4, "abcdeabfABd", "newcomers leave in order of arrival; a and b, asked for again soon after, are in main"},
 		{"s3fifo", 2, "abAAcAbAB", "a moves to main when c comes; b leaves and returns to main, c leaves from the small queue"},
+		{"s3fifo", 2, "abAca", "a, asked for once more only, leaves the small queue for good"},
 		{"arc", 2, "abAcAbadeA", "b's return gives the once list room, so a leaves; a's return takes it back: c leaves, and d for e"},
 		{"arc", 3, "abBcdacbd", "b's return, to a list that had two others, leaves the once list what it should have: d leaves in the tie"},
 		{"tinylfu", 2, "aAAAbcAdA", "b, c and d pass the window and lose against a, asked for more often"},

@@ -252,6 +252,34 @@ func TestAFingerprintIsRememberedAsLongAsTheFilesAreTheSame(t *testing.T) {
 	}
 }
 
+func TestTheOldestOfTooManyFingerprintsAreForgotten(t *testing.T) {
+	dir, cache := made(t, fabricate.Options{Seed: 5}), t.TempDir()
+	const there, most = 300, 256
+	name := func(i int) string { return filepath.Join(cache, fmt.Sprintf("fingerprint-%d", i*7919%there)) }
+	for i := range there {
+		if err := os.WriteFile(name(i), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().Add(time.Duration(i-there) * time.Minute)
+		if err := os.Chtimes(name(i), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := fingerprint(t, dir, cache)
+	left, err := filepath.Glob(filepath.Join(cache, "*"))
+	if err != nil || len(left) != most {
+		t.Fatalf("%d are left, %v", len(left), err)
+	}
+	for i := range there {
+		if _, err := os.Stat(name(i)); (err == nil) != (i > there-most) {
+			t.Errorf("number %d of %d by age: %v", i, there, err)
+		}
+	}
+	if got := fingerprint(t, dir, cache); got != want {
+		t.Errorf("then %v", got)
+	}
+}
+
 func TestFilesThatChangedHaveNoFingerprint(t *testing.T) {
 	for name, do := range map[string]func(path string) error{
 		"touched":   func(path string) error { return os.Chtimes(path, time.Now(), time.Now().Add(time.Minute)) },

@@ -84,6 +84,57 @@ func TestACheckpointIsRecognisedAsOne(t *testing.T) {
 	}
 }
 
+// What another program downloads into the folder is nothing to a checkpoint that is whole.
+func TestAWholeCheckpointIsOneWhateverElseIsUnderWay(t *testing.T) {
+	dir := t.TempDir()
+	for name, f := range small(t, true, nil) {
+		if err := os.WriteFile(filepath.Join(dir, name), f.data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "film.part"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Recognise(dir, configFile); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(filepath.Join(dir, shardName(1, 3))); err != nil {
+		t.Fatal(err)
+	}
+	if err := Recognise(dir, configFile); !errors.Is(err, ErrUnfinished) {
+		t.Errorf("with a shard missing: %v", err)
+	}
+}
+
+// Of several revisions in a Hugging Face cache the one that its repository calls main is meant, if it is there.
+func TestTheRevisionCalledMainIsProposed(t *testing.T) {
+	for _, main := range []string{"aaa", "bbb", "ccc", ""} {
+		dir := t.TempDir()
+		repo := filepath.Join(dir, "models--moonshotai--Kimi-K3")
+		write := func(name, text string) {
+			t.Helper()
+			path := filepath.Join(repo, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, revision := range []string{"aaa", "bbb", "ccc"} {
+			write("snapshots/"+revision+"/"+configFile, "{}")
+		}
+		want := "aaa"
+		if main != "" {
+			write("refs/main", main+"\n")
+			want = main
+		}
+		if err := Recognise(dir, configFile); err == nil || !strings.Contains(err.Error(), filepath.Join("snapshots", want)+", one of 3") {
+			t.Errorf("main is %q: %v", main, err)
+		}
+	}
+}
+
 func TestWhatMayNotBeReadIsCalledThat(t *testing.T) {
 	if runtime.GOOS == "windows" || os.Geteuid() == 0 {
 		t.Skip("everything may be read here")

@@ -88,6 +88,21 @@ func TestTheSmallestOfHostCgroupsAndLimitsCounts(t *testing.T) {
 			"sys/fs/cgroup/memory/memory.limit_in_bytes": "5368709120\n",
 			"sys/fs/cgroup/memory/memory.usage_in_bytes": "1073741824\n",
 		}, 5 * g, 5 * g, "cgroup /", 0},
+		{"a path outside what is mounted", map[string]string{
+			"proc/self/cgroup":                   "0::/other/x\n",
+			"proc/self/mountinfo":                "35 31 0:32 /docker /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+			"sys/fs/cgroup/other/x/memory.max":   "1073741824\n",
+			"sys/fs/cgroup/memory.max":           "3221225472\n",
+			"sys/fs/cgroup/memory.current":       "1073741824\n",
+			"sys/fs/cgroup/docker/x/memory.max":  "2147483648\n",
+			"sys/fs/cgroup/other/memory.current": "0\n",
+		}, 3 * g, 3 * g, "cgroup /", 0},
+		{"version 1, of which memory is not the first and has another device", map[string]string{
+			"proc/self/cgroup":                           "4:memory:/\n",
+			"proc/self/mountinfo":                        "37 35 0:33 / /sys/fs/cgroup/cpu rw - cgroup none rw,cpu\n36 35 0:32 / /sys/fs/cgroup/memory rw - cgroup none rw,memory\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "5368709120\n",
+			"sys/fs/cgroup/memory/memory.usage_in_bytes": "1073741824\n",
+		}, 5 * g, 5 * g, "cgroup /", 0},
 		{"above 8 PiB is none", map[string]string{
 			"proc/self/cgroup":           "0::/a\n",
 			"sys/fs/cgroup/a/memory.max": "9007199254740993\n",

@@ -166,6 +166,37 @@ func TestWhatDoesNotFitIsRefusedWithWhatWould(t *testing.T) {
 	}
 }
 
+// With nothing that bounds them, and no wish, a pass has the rows that keep the disk as busy as the processor.
+func TestAPlanWithoutATotalHasTheUsualRows(t *testing.T) {
+	p, err := memory.Make(released(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.PrefillRows != 64 || p.MaxRows != 64 || p.Ring != 8 || p.Unused != 0 {
+		t.Errorf("%d rows, %d at most, %d buffers, %d bytes unused", p.PrefillRows, p.MaxRows, p.Ring, p.Unused)
+	}
+}
+
+// Logits are kept of the rows that have any: the last of each sequence and its guesses, or all. Where passes are shared the
+// last one's are still being read.
+func TestLogitsAreReckonedByTheRowsThatHaveThem(t *testing.T) {
+	for _, c := range []struct {
+		sequences, guesses, rows int
+		all                      bool
+		want                     int64
+	}{{1, 0, 16, false, 1}, {1, 3, 16, false, 4}, {2, 3, 16, false, 2 * 8}, {2, 3, 16, true, 2 * 32}, {2, 20, 16, true, 2 * 42}} {
+		r := released(0)
+		r.Sequences, r.Guesses, r.PrefillRows, r.AllLogits = c.sequences, c.guesses, c.rows, c.all
+		p, err := memory.Make(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := p.Bytes(memory.Logits) / r.Logits; n != c.want || p.MaxRows != max(c.rows, c.sequences*(1+c.guesses)) {
+			t.Errorf("%+v: logits of %d rows, %d rows at most", c, n, p.MaxRows)
+		}
+	}
+}
+
 // Between two collections garbage piles up beside what lives: half as much again is reckoned with.
 func TestThePlanLeavesRoomForWhatTheCollectorHasNotFreedYet(t *testing.T) {
 	before, err := memory.Make(released(8 * gib))

@@ -208,3 +208,14 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatIsNoBoolIsFalseAndAnError(t *testing.T) {
+	for text, want := range map[string]bool{"true": true, "false": false, "1": false, "\"true\"": false, "null": false, "tru": false} {
+		r := New([]byte(text))
+		got := r.Bool()
+		err := r.Err()
+		if got != want || (err == nil) != (text == "true" || text == "false") {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+}
