@@ -238,6 +238,8 @@ func TestTheEnvironmentIsAsStrict(t *testing.T) {
 		want string
 	}{
 		{[]string{"K3_MEMROY=8GiB"}, "environment: unknown variable K3_MEMROY, did you mean \"K3_MEMORY\"?"},
+		{[]string{"K3_PRESET=demo", "K3_MEMROY=8GiB"}, "environment: unknown variable K3_MEMROY"},
+		{[]string{"K3_MEMORY=", "PATH=/bin", "K3_MEMROY=8GiB"}, "environment: unknown variable K3_MEMROY"},
 		{[]string{"K3_THREADS=0"}, `environment: K3_THREADS: "0": must be a whole number from 1 to 1024, or auto`},
 		{[]string{"K3_MEMORY=8GiB", "K3_MEMORY_TOTAL=8GiB"}, "K3_MEMORY_TOTAL and K3_MEMORY are both set"},
 		{[]string{"K3_PRESET=laptp"}, `unknown preset "laptp", did you mean "laptop"?`},
@@ -364,7 +366,7 @@ func TestNearestSuggestsOnlyWhatIsNear(t *testing.T) {
 	for in, want := range map[string]string{
 		"modle": "model", "max_tokens": "max-tokens", "maxtokens": "max-tokens", "temprature": "temperature", "TOP-K": "top-k",
 		"temp": "temperature", "max": "max-tokens", "tokens": "max-tokens", "memory-limit": "memory", "model_dir": "model", "mem": "memory",
-		"zzz": "", "": "", "verbose": "", "t": "", "help": "", "ks": "", strings.Repeat("x", 1000): "",
+		"zzz": "", "": "", "verbose": "", "t": "", "te": "", "help": "", "ks": "", strings.Repeat("x", 1000): "",
 	} {
 		if got := Nearest(in, words); got != want {
 			t.Errorf("Nearest(%.20q) = %q, want %q", in, got, want)

@@ -783,6 +783,25 @@ func TestMisuseIsAnError(t *testing.T) {
 	}
 }
 
+func TestThePassIsToldHowLongItWaitedForTheDisk(t *testing.T) {
+	k := strip(t, 4)
+	const long = 50 * time.Millisecond
+	k.files.Set(disktest.Slow(long))
+	pool := disk.NewPool(disk.Config{Readers: 1})
+	defer pool.Close()
+	s := openTape(t, k.cut(t, 2*disk.Block), tape.Options{Pool: pool, Account: new(memory.Account), Ring: 1})
+	start := time.Now()
+	if _, err := k.play(t.Context(), s, 1, 1<<30, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(start)
+	s.Close()
+	stats := s.Stats()
+	if stats.Wait < 3*long || stats.Wait > took || stats.Matrices[0].Wait != stats.Wait {
+		t.Errorf("waited %s, %s for the matrix, in a pass of %s", stats.Wait, stats.Matrices[0].Wait, took)
+	}
+}
+
 // A tile that ends inside a unit of a checksum would have the rest of the unit read, too.
 func TestTilesEndWhereChecksumsDo(t *testing.T) {
 	const rows, row, perUnit = 1000, 2 * 64, 8

@@ -219,3 +219,12 @@ func TestFailedReadsAndCancelledOnesAreErrors(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
+
+func TestRoundingIsToTwoBitsAtLeastAndSixteenAtMost(t *testing.T) {
+	src := encode(t, make([]float32, 32))
+	for bits := 0; bits <= 20; bits++ {
+		if _, err := stats.Round(t.Context(), src, tensor(checkpoint.F32, 32), []int{bits}); (err == nil) != (bits >= 2 && bits <= 16) {
+			t.Errorf("%d bits: %v", bits, err)
+		}
+	}
+}
