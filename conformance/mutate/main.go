@@ -33,6 +33,7 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 1, "chooses the mutants; the same seed and code give the same ones")
 	flag.StringVar(&o.at, "at", "", "try every mutant at this `file:line` instead")
 	flag.DurationVar(&o.slowest, "slowest", 30*time.Second, "tests of importing packages that take longer are left out")
+	flag.BoolVar(&o.own, "own", false, "ask the tests of the package itself only, not those of packages that import it")
 	flag.IntVar(&o.memory, "memory", 8, "address space of a test in GiB, where the system can limit it; 0 is no limit")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: mutate [flags] [packages]")
@@ -54,6 +55,7 @@ type options struct {
 	seed     uint64
 	at       string
 	slowest  time.Duration
+	own      bool
 	memory   int
 }
 
@@ -209,7 +211,8 @@ func (r *runner) baseline(ctx context.Context, targets, all []*unit, out io.Writ
 		paths = append(paths, u.ImportPath)
 	}
 	for _, u := range all {
-		if !u.tested() || !slices.Contains(paths, u.ImportPath) && !slices.ContainsFunc(paths, u.imports) {
+		own := slices.Contains(paths, u.ImportPath)
+		if !u.tested() || !own && (r.o.own || !slices.ContainsFunc(paths, u.imports)) {
 			continue
 		}
 		profile := filepath.Join(r.scratch, "profile")
@@ -303,7 +306,7 @@ func (r *runner) try(ctx context.Context, m mutant, source []byte, target *unit,
 	var ask []*unit
 	for _, u := range all {
 		own := u.ImportPath == target.ImportPath
-		if u.tested() && u.reaches(m, target) && (own || u.imports(target.ImportPath) && u.took <= r.o.slowest) {
+		if u.tested() && u.reaches(m, target) && (own || !r.o.own && u.imports(target.ImportPath) && u.took <= r.o.slowest) {
 			ask = append(ask, u)
 		}
 	}
@@ -324,7 +327,7 @@ func (r *runner) try(ctx context.Context, m mutant, source []byte, target *unit,
 		if !built {
 			return unbuilt, "", nil
 		}
-		passed, output, err := r.test(ctx, u, 3*u.took+10*time.Second)
+		passed, output, err := r.test(ctx, u, 5*u.took+30*time.Second)
 		if err != nil {
 			return "", "", err
 		}

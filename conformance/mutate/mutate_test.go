@@ -145,6 +145,12 @@ func TestEveryMutantOfALineCanBeTried(t *testing.T) {
 	}
 }
 
+func TestThePackagesOwnTestsAloneCanBeAsked(t *testing.T) {
+	if f, text := tiny(t, options{at: "tiny.go:24", own: true}); f.killed != 0 || f.survived != 3 || strings.Contains(text, "above") {
+		t.Errorf("%+v: %s", f, text)
+	}
+}
+
 func TestTestsThatFailWithoutAMutantAreNamed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a program")

@@ -783,6 +783,35 @@ func TestMisuseIsAnError(t *testing.T) {
 	}
 }
 
+// A matrix that does not begin where a checksum does, or that lies after the last, is cut as if there were none.
+func TestAMatrixInsideOfAChecksumIsCutAllTheSame(t *testing.T) {
+	const rows, row = 64, 2 * 64
+	data := make([]byte, 1000+rows*row)
+	plain, err := disktest.Memory{"a": data}.Open("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	for _, lengths := range [][]uint32{{uint32(len(data))}, {500, uint32(len(data) - 500)}, {999, 1, 3, rows*row - 3}} {
+		var crcs []uint32
+		at := 0
+		for _, n := range lengths {
+			crcs = append(crcs, disk.CRC32C(0, data[at:at+int(n)]))
+			at += int(n)
+		}
+		file, err := disk.Summed(plain, disk.NewSums(lengths, crcs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := tape.Matrix{Rows: rows, Cols: row / 2, Unit: 1, Format: kernel.BF16,
+			Tensor: checkpoint.Tensor{Name: "a", Offset: 1000, Bytes: rows * row}}
+		tiles, err := tape.Cut([]tape.Matrix{m}, func(checkpoint.Tensor) (disk.File, int64, error) { return file, 1000, nil }, 8*row)
+		if err != nil || tiles.Len() != rows/8 {
+			t.Errorf("checksums of %v bytes: %d tiles, %v", lengths, tiles.Len(), err)
+		}
+	}
+}
+
 func TestThePassIsToldHowLongItWaitedForTheDisk(t *testing.T) {
 	k := strip(t, 4)
 	const long = 50 * time.Millisecond
