@@ -31,7 +31,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.n, "n", 30, "mutants to try")
 	flag.Uint64Var(&o.seed, "seed", 1, "chooses the mutants; the same seed and code give the same ones")
-	flag.StringVar(&o.at, "at", "", "try every mutant at this `file:line` instead")
+	flag.StringVar(&o.at, "at", "", "try every mutant at these `places` instead: file:line or file:line:column, with commas between them")
 	flag.DurationVar(&o.slowest, "slowest", 30*time.Second, "tests of importing packages that take longer are left out")
 	flag.BoolVar(&o.own, "own", false, "ask the tests of the package itself only, not those of packages that import it")
 	flag.IntVar(&o.memory, "memory", 8, "address space of a test in GiB, where the system can limit it; 0 is no limit")
@@ -191,7 +191,10 @@ func (r *runner) choose(targets []*unit) ([]mutant, map[string][]byte, error) {
 	if r.o.at != "" {
 		all = slices.DeleteFunc(all, func(m mutant) bool {
 			relative, err := filepath.Rel(r.dir, m.file)
-			return err != nil || fmt.Sprintf("%s:%d", filepath.ToSlash(relative), m.line) != r.o.at
+			place := fmt.Sprintf("%s:%d:%d:", filepath.ToSlash(relative), m.line, m.column)
+			return err != nil || !slices.ContainsFunc(strings.Split(r.o.at, ","), func(at string) bool {
+				return strings.HasPrefix(place, at+":")
+			})
 		})
 		if len(all) == 0 {
 			return nil, nil, fmt.Errorf("no mutant at %s in these packages", r.o.at)

@@ -140,6 +140,9 @@ func TestEveryMutantOfALineCanBeTried(t *testing.T) {
 	if f.killed+f.survived+f.unbuilt != 4 || strings.Count(text, "tiny.go:8:") != 4 {
 		t.Errorf("%+v: %s", f, text)
 	}
+	if f, text := tiny(t, options{at: "tiny.go:8:9,tiny.go:18:7"}); f.killed+f.survived+f.unbuilt != 3 {
+		t.Errorf("at two places: %+v: %s", f, text)
+	}
 	if _, err := run(t.Context(), "testdata/tiny", options{packages: []string{"."}, at: "tiny.go:1"}, &bytes.Buffer{}); err == nil {
 		t.Error("a line without a mutant is accepted")
 	}

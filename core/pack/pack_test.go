@@ -321,6 +321,35 @@ func TestACancelledPackIsContinuedWhereItStopped(t *testing.T) {
 	}
 }
 
+// What a continued attempt has written is not written again either.
+func TestAPackThatIsCutOffTwiceKeepsWhatBothAttemptsWrote(t *testing.T) {
+	m, want := tiny(t), t.TempDir()
+	write(t, m, want, Options{})
+	n := steps(t, m, Options{})
+	after := func(attempts int) (Result, string) {
+		dir := t.TempDir()
+		for range attempts {
+			ctx, cancel := context.WithCancel(t.Context())
+			step := 0
+			_, err := Write(ctx, m, dir, Options{Workers: 1, Progress: func(Progress) {
+				if step++; step == n/4 {
+					cancel()
+				}
+			}})
+			if cancel(); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		}
+		return write(t, m, dir, Options{}), dir
+	}
+	one, _ := after(1)
+	two, dir := after(2)
+	if two.Continued <= one.Continued {
+		t.Errorf("%d layers after two attempts of %d steps each, %d after one", two.Continued, n/4, one.Continued)
+	}
+	same(t, dir, want)
+}
+
 // Whatever a crash leaves of the last files, the next call ends with the same pack.
 func TestACrashWhileThePackGetsItsNameIsNoHarm(t *testing.T) {
 	m, want := tiny(t), t.TempDir()
