@@ -896,6 +896,34 @@ func TestShardsAreSpreadOverDirectories(t *testing.T) {
 	}
 }
 
+func TestTheModelsDirectoryMayBeOneOfThoseThatShardsAreSpreadOver(t *testing.T) {
+	files := map[string][]byte{"config.json": []byte("{}")}
+	for i := range 4 {
+		files[fmt.Sprintf("model-%05d-of-000004.safetensors", i+1)] = content(3*block, uint64(i))
+	}
+	h, dir, other := start(t, files), t.TempDir(), t.TempDir()
+	c := client(t, hub.Options{Endpoint: h.URL()})
+	if _, err := download(c, hub.Request{Dir: dir, Dirs: []string{dir, other}}); err != nil {
+		if runtime.GOOS == "windows" && strings.Contains(err.Error(), "Developer Mode") {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	links := 0
+	for name, data := range files {
+		path := filepath.Join(dir, name)
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%s: %v, or other bytes", name, err)
+		}
+		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSymlink != 0 {
+			links++
+		}
+	}
+	if links != 2 {
+		t.Errorf("%d links, where two of four shards lie elsewhere", links)
+	}
+}
+
 func TestOnlyWhatIsAskedForIsFetched(t *testing.T) {
 	files := model()
 	index := map[string]any{"weight_map": map[string]string{

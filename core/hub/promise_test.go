@@ -59,6 +59,17 @@ func TestTheFirstLayerAloneIsALanguageModel(t *testing.T) {
 	}
 }
 
+func TestAServersWordsAreOneLineOfALengthThatCanBeRead(t *testing.T) {
+	for words, want := range map[string]string{
+		" not\n\tfound\x00 \u200b": "not found", strings.Repeat("a", 200): strings.Repeat("a", 200),
+		strings.Repeat("a", 201): strings.Repeat("a", 200) + "...", strings.Repeat("a", 199) + "é": strings.Repeat("a", 199) + "...",
+	} {
+		if got := clean(words); got != want {
+			t.Errorf("%q becomes %q", words, got)
+		}
+	}
+}
+
 func TestAFileThatCannotBeLookedUpIsAnError(t *testing.T) {
 	c, err := New(Options{Endpoint: "http://127.0.0.1:1"})
 	if err != nil {

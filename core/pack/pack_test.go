@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -670,6 +671,39 @@ func TestAPackOfOtherWeightsIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Close()
+}
+
+// The model may be closed as soon as Write has returned.
+func TestAPackThatFailsLeavesNobodyReading(t *testing.T) {
+	files := disktest.Wrap(disk.Dir(tinyMX), nil)
+	m := openModel(t, files)
+	var reads, under atomic.Int64
+	count := func(r io.ReaderAt, _ string, p []byte, off int64) (int, error) {
+		reads.Add(1)
+		return r.ReadAt(p, off)
+	}
+	files.Set(count)
+	write(t, m, t.TempDir(), Options{})
+	all := reads.Load()
+	for failing := all / 4; failing < all; failing += all / 16 {
+		reads.Store(0)
+		files.Set(func(r io.ReaderAt, name string, p []byte, off int64) (int, error) {
+			under.Add(1)
+			defer under.Add(-1)
+			n := reads.Add(1)
+			if n == failing {
+				return 0, syscall.EIO
+			}
+			if n > failing-3 {
+				time.Sleep(20 * time.Millisecond)
+			}
+			return r.ReadAt(p, off)
+		})
+		_, err := Write(t.Context(), m, t.TempDir(), Options{Workers: 4})
+		if n := under.Load(); err != nil && !errors.Is(err, syscall.EIO) || n > 0 {
+			t.Errorf("read %d fails: %v, and %d reads are under way", failing, err, n)
+		}
+	}
 }
 
 func TestAFailingSourceIsNamedAndLeavesNoPack(t *testing.T) {
