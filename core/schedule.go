@@ -663,5 +663,5 @@ func (p *passTimes) most(steady int, factor float64) int {
 		return 1 << 30
 	}
 	now := max(base, 0) + row*float64(steady)
-	return int(min((factor*now-max(base, 0))/row, 1<<30))
+	return int(min((factor*now-max(base, 0))/row+1e-6, 1<<30)) // a whole number stays one in spite of rounding
 }

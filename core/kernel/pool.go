@@ -148,7 +148,9 @@ func (p *Pool) wait(parts int) {
 			continue
 		}
 		p.mu.Lock()
-		p.waiting.Store(true)
+		// A swap and not a store: emulated arm64 processors (qemu 7) let the load of done overtake a store, and then the thread
+		// that does the last part wakes nobody.
+		p.waiting.Swap(true)
 		for p.done.Load() < int64(parts) {
 			p.finished.Wait()
 		}

@@ -81,6 +81,43 @@ func TestSleepingWorkersAreWoken(t *testing.T) {
 	}
 }
 
+// The caller falls asleep about when the last part ends, again and again: whoever does that part must see it sleep.
+func TestACallerIsWokenByTheLastPart(t *testing.T) {
+	p := NewPool(nil, 2)
+	defer p.Close()
+	runs := 20000
+	if testing.Short() {
+		runs /= 2
+	}
+	var done atomic.Int64
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for n := range runs {
+			last := spinTime + time.Duration(n*7919%60000-20000)
+			var arrived atomic.Int32
+			p.Run(2, Func(func(_, worker int) {
+				for arrived.Add(1); arrived.Load() < 2; {
+					runtime.Gosched()
+				}
+				for start := time.Now(); worker != 0 && time.Since(start) < last; {
+				}
+			}))
+			done.Add(1)
+		}
+	}()
+	for before := int64(-1); ; before = done.Load() {
+		select {
+		case <-over:
+			return
+		case <-time.After(20 * time.Second):
+		}
+		if done.Load() == before {
+			t.Fatalf("run %d does not end", before)
+		}
+	}
+}
+
 var errPart = errors.New("a part's own error")
 
 // What a part that does not return leaves: all others are done before Run ends, and the pool goes on with every thread.
