@@ -61,6 +61,7 @@ type Model struct {
 	mlaLayers          int
 	maxRows            int
 	context            int
+	states             *stateFile // nil: recurrent states are in memory
 	work               *workspace
 	workBlock          *memory.Block
 }
@@ -238,6 +239,8 @@ type Options struct {
 	Experts experts.Store
 	MaxRows int // the most rows a pass may have
 	Context int // the most tokens a sequence may have
+	// States, if not nil, has the recurrent states of all sequences, and not memory. The model does not close it.
+	States StateFile
 }
 
 // GuessBytes is what a sequence keeps of each tentative row of a pass.
@@ -250,11 +253,23 @@ func GuessBytes(c *checkpoint.Config) int {
 func New(o Options) (*Model, error) {
 	m := &Model{config: o.Source.Config, source: o.Source, pool: o.Pool, backend: o.Pool.Backend(), account: o.Account,
 		tape: o.Tape, experts: o.Experts, maxRows: o.MaxRows, context: o.Context}
+	if kda, _ := layerKinds(m.config); o.States != nil && kda > 0 {
+		m.states = &stateFile{file: o.States, layer: m.layerStateBytes(), layers: kda}
+		for range stateBuffers {
+			b, err := m.account.Allocate(memory.State, stateGroup*m.states.layer)
+			if err != nil {
+				m.Close()
+				return nil, err
+			}
+			m.states.buffers = append(m.states.buffers, b)
+		}
+	}
 	n, err := VectorBytes(o.Source)
 	if err != nil {
 		return nil, err
 	}
 	if m.vectors, err = o.Account.Allocate("vectors", n); err != nil {
+		m.Close()
 		return nil, err
 	}
 	b := builder{source: o.Source, memory: m.vectors.Float32s()}
@@ -277,6 +292,11 @@ func New(o Options) (*Model, error) {
 func (m *Model) Close() {
 	m.vectors.Free()
 	m.workBlock.Free()
+	if m.states != nil {
+		for _, b := range m.states.buffers {
+			b.Free()
+		}
+	}
 }
 
 // WorkspaceBytes is the memory of a pass of up to rows rows over sequences of up to context tokens.

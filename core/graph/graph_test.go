@@ -27,6 +27,12 @@ func path(name string) string { return "../../conformance/testdata/" + name }
 // open makes a model of a checkpoint directory, everything in memory.
 func open(t testing.TB, dir string, b kernel.Backend, threads, rows, positions int) *graph.Model {
 	t.Helper()
+	return openWithStates(t, dir, b, threads, rows, positions, nil)
+}
+
+// openWithStates is open with recurrent states in a file, unless that is nil.
+func openWithStates(t testing.TB, dir string, b kernel.Backend, threads, rows, positions int, states graph.StateFile) *graph.Model {
+	t.Helper()
 	source, err := checkpoint.Open(t.Context(), disk.Dir(dir))
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +57,7 @@ func open(t testing.TB, dir string, b kernel.Backend, threads, rows, positions i
 		t.Fatal(err)
 	}
 	pool := kernel.NewPool(b, threads)
-	m, err := graph.New(graph.Options{Source: source, Pool: pool, Account: account, Tape: trunk, Experts: store, MaxRows: rows, Context: positions})
+	m, err := graph.New(graph.Options{Source: source, Pool: pool, Account: account, Tape: trunk, Experts: store, MaxRows: rows, Context: positions, States: states})
 	if err != nil {
 		t.Fatal(err)
 	}

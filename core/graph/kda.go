@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/k3infer/k3/core/kernel"
+	"github.com/k3infer/k3/core/memory"
 )
 
 // kdaLayer is linear attention with a state of constant size (docs/model.md, "KDA").
@@ -50,15 +51,30 @@ func (p *pass) kda(l *kdaLayer) error {
 		return err
 	}
 	p.backend.Sigmoid(p.beta[:p.rows*heads], p.beta[:p.rows*heads])
-	p.pool.Run(len(p.runs)*heads, kernel.Func(func(i, worker int) {
-		p.kdaHead(l, &p.runs[i/heads], i%heads, &p.perThread[worker])
-	}))
+	if p.feed == nil {
+		p.pool.Run(len(p.runs)*heads, kernel.Func(func(i, worker int) {
+			r := &p.runs[i/heads]
+			p.kdaHead(l, r, r.state.kda(l.index), i%heads, &p.perThread[worker])
+		}))
+	}
+	for done := 0; p.feed != nil && done < len(p.runs); {
+		g, err := p.feed.next(p.ctx, l.index)
+		if err != nil {
+			return err
+		}
+		p.pool.Run(len(g.runs)*heads, kernel.Func(func(i, worker int) {
+			part := memory.Float32s(g.part(i/heads, p.states.layer))
+			p.kdaHead(l, &g.runs[i/heads], part, i%heads, &p.perThread[worker])
+		}))
+		done += len(g.runs)
+		p.feed.use(g)
+	}
 	return p.matmul(l.o, p.out, e, p.o, width)
 }
 
 // kdaHead takes the rows of one sequence through one head: convolutions, norms and decay in place in q, k, v and z, then
-// the recurrence into o, its norm, and the gate.
-func (p *pass) kdaHead(l *kdaLayer, r *run, head int, s *scratch) {
+// the recurrence into o, its norm, and the gate. part is the layer's part of the sequence's state.
+func (p *pass) kdaHead(l *kdaLayer, r *run, part []float32, head int, s *scratch) {
 	c := p.config
 	width, d, heads := c.KDAWidth(), c.KDA.HeadDim, c.KDA.Heads
 	at := r.first*width + head*d // of the head's channels in the first row
@@ -70,7 +86,7 @@ func (p *pass) kdaHead(l *kdaLayer, r *run, head int, s *scratch) {
 		copy(v[head*d:][:d], p.v[at+t*width:])
 		beta[head] = p.beta[(r.first+t)*heads+head]
 	}
-	matrices, history := r.state.kda(l.index)
+	matrices, history := p.kdaParts(part)
 	p.convolve(l, history, head, p.q[at:], p.k[at:], p.v[at:], r.rows, r.certain, s)
 	for t := range r.rows {
 		z := p.z[at+t*width:][:d]
@@ -131,8 +147,9 @@ func (m *Model) convolve(l *kdaLayer, history []float32, head int, q, k, v []flo
 	}
 }
 
-// replay makes the first n guesses of a state's last pass part of its recurrent state.
-func (m *Model) replay(l *kdaLayer, state *State, n int) {
+// replay makes the first n guesses of a state's last pass part of its recurrent state, of which part
+// is the layer's.
+func (m *Model) replay(l *kdaLayer, state *State, part []float32, n int) {
 	c := m.config
 	width, d, heads := c.KDAWidth(), c.KDA.HeadDim, c.KDA.Heads
 	w := m.work
@@ -144,7 +161,7 @@ func (m *Model) replay(l *kdaLayer, state *State, n int) {
 		copy(w.z[t*width:], alpha)
 		copy(w.beta[t*heads:], beta)
 	}
-	matrices, history := state.kda(l.index)
+	matrices, history := m.kdaParts(part)
 	m.pool.Run(heads, kernel.Func(func(head, worker int) {
 		s := &w.perThread[worker]
 		at := head * d

@@ -88,7 +88,8 @@ type pass struct {
 	runs   []run
 	runOf  []int // by row
 	reader tape.Reader
-	blocks int // residual snapshots so far
+	feed   *feed // nil: states are in memory
+	blocks int   // residual snapshots so far
 
 	vectors       kernel.Vectors // what packed holds
 	vectorsOf     *float32
@@ -113,6 +114,7 @@ func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Ho
 	// Whatever ends the pass, be it a panic of a hook: a sequence either has all of it or is broken.
 	cause := errLeft
 	defer func() {
+		_ = p.close() // after a panic
 		for _, r := range p.runs {
 			r.state.computing.Store(false)
 			switch {
@@ -122,6 +124,7 @@ func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Ho
 				r.state.spoil(r.failed)
 			default:
 				r.state.length += r.certain
+				r.state.fresh = r.state.fresh && r.certain == 0
 				r.state.tentative = r.rows - r.certain
 			}
 			if r.state.closing {
@@ -129,7 +132,13 @@ func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Ho
 			}
 		}
 	}()
+	if p.states != nil {
+		p.feed = p.startFeed(p.ctx, p.runs)
+	}
 	cause = p.play(rows, logits)
+	if err := p.close(); cause == nil {
+		cause = err
+	}
 	if cause == nil && hooks.Complete != nil {
 		cause = hooks.Complete()
 	}
@@ -137,6 +146,16 @@ func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Ho
 		return &Partial{failed}
 	}
 	return cause
+}
+
+// close waits until the states are where they belong.
+func (p *pass) close() error {
+	if p.feed == nil {
+		return nil
+	}
+	f := p.feed
+	p.feed = nil
+	return f.end()
 }
 
 // failures is the errors of the sequences that failed alone.

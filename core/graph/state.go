@@ -40,7 +40,10 @@ type State struct {
 
 	// recurrent holds, for each KDA layer, the matrices [Hk][D][D] and behind them the last K-1 convolution inputs of q, k
 	// and v, oldest first: [3][K-1][P].
+	// It is nil where states are in a file: then they have a slot there, of which nothing counts while fresh.
 	recurrent *memory.Block
+	slot      int
+	fresh     bool
 	// latents are the MLA caches: each block holds latentRows positions of all MLA layers, [layer][position][kvl+rope].
 	// States that were cloned from each other share the blocks they have in common.
 	latents []*latentBlock
@@ -84,6 +87,9 @@ func recurrentFloats(c *checkpoint.Config) int {
 
 // NewState returns the state of an empty sequence. Free gives its memory back.
 func (m *Model) NewState() (*State, error) {
+	if m.states != nil {
+		return &State{model: m, slot: m.states.take(), fresh: true}, nil
+	}
 	fixed, _ := StateBytes(m.config)
 	b, err := m.account.Allocate("state", fixed)
 	if err != nil {
@@ -97,6 +103,9 @@ func (s *State) Free() {
 	if s.computing.Load() {
 		s.closing = true
 		return
+	}
+	if s.recurrent == nil && s.model != nil && s.model.states != nil {
+		s.model.states.give(s.slot)
 	}
 	s.recurrent.Free()
 	s.guesses.Free()
@@ -118,13 +127,34 @@ func (s *State) Clone() (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	copy(clone.recurrent.Bytes(), s.recurrent.Bytes())
+	if err := s.copyTo(clone); err != nil {
+		clone.Free()
+		return nil, err
+	}
 	clone.length = s.length
 	for _, b := range s.latents[:(s.length+latentRows-1)/latentRows] {
 		b.owners.Add(1)
 		clone.latents = append(clone.latents, b)
 	}
 	return clone, nil
+}
+
+// copyTo copies the recurrent state into a new one.
+func (s *State) copyTo(clone *State) error {
+	if s.recurrent == nil && s.fresh {
+		return nil
+	}
+	if err := s.eachLayer(false, func(layer int, part []byte) error {
+		if clone.recurrent == nil {
+			return clone.model.states.store(clone, layer, part)
+		}
+		copy(clone.recurrent.Bytes()[layer*len(part):], part)
+		return nil
+	}); err != nil {
+		return err
+	}
+	clone.fresh = false
+	return nil
 }
 
 // Len is the number of tokens whose effect is in the state.
@@ -151,13 +181,16 @@ func (s *State) spoil(cause error) {
 	}
 }
 
-// kda returns the matrices and the convolution history of a KDA layer.
-func (s *State) kda(index int) (matrices, history []float32) {
-	c := s.model.config
-	n := recurrentFloats(c)
-	all := s.recurrent.Float32s()[index*n:][:n]
-	matrix := c.KDAWidth() * c.KDA.HeadDim
-	return all[:matrix], all[matrix:]
+// kda is a KDA layer's part of the recurrent state, which is in memory.
+func (s *State) kda(index int) []float32 {
+	n := recurrentFloats(s.model.config)
+	return s.recurrent.Float32s()[index*n:][:n]
+}
+
+// kdaParts divides a KDA layer's part of a recurrent state into its matrices and the convolution history.
+func (m *Model) kdaParts(part []float32) (matrices, history []float32) {
+	matrix := m.config.KDAWidth() * m.config.KDA.HeadDim
+	return part[:matrix], part[matrix:]
 }
 
 // latent returns the cache rows of block b of an MLA layer: latentRows positions of kvl+rope.
@@ -228,16 +261,29 @@ func (s *State) Accept(n int) error {
 				s.spoil(errLeft)
 			}
 		}()
-		for _, l := range s.model.layers {
-			if l.kda != nil {
-				s.model.replay(l.kda, s, n)
-			}
+		if err := s.replay(n); err != nil {
+			s.spoil(err)
+			return err
 		}
 		done = true
 	}
 	s.length += n
 	s.tentative = 0
 	return nil
+}
+
+// replay makes the first n guesses part of the recurrent state, layer by layer.
+func (s *State) replay(n int) error {
+	var kda []*kdaLayer
+	for _, l := range s.model.layers {
+		if l.kda != nil {
+			kda = append(kda, l.kda)
+		}
+	}
+	return s.eachLayer(true, func(layer int, part []byte) error {
+		s.model.replay(kda[layer], s, memory.Float32s(part), n)
+		return nil
+	})
 }
 
 // Bytes is the length of what WriteTo writes.
@@ -254,8 +300,12 @@ func (s *State) WriteTo(w io.Writer) (int64, error) {
 	if err := s.Idle(); err != nil {
 		return 0, err
 	}
-	n, err := w.Write(s.recurrent.Bytes())
-	written := int64(n)
+	written := int64(0)
+	err := s.eachLayer(false, func(_ int, part []byte) error {
+		n, err := w.Write(part)
+		written += int64(n)
+		return err
+	})
 	err = errors.Join(err, s.eachLatent(s.length, func(row []byte) error {
 		n, err := w.Write(row)
 		written += int64(n)
@@ -271,7 +321,10 @@ func (s *State) Restore(r io.Reader, length int) error {
 	}
 	err := s.grow(length, 0)
 	if err == nil {
-		_, err = io.ReadFull(r, s.recurrent.Bytes())
+		err = s.eachLayer(true, func(_ int, part []byte) error {
+			_, err := io.ReadFull(r, part)
+			return err
+		})
 	}
 	if err == nil {
 		err = s.eachLatent(length, func(row []byte) error {

@@ -63,11 +63,14 @@ func (a *Account) Bytes() map[string]int64 {
 func (b *Block) Bytes() []byte { return b.data }
 
 // Float32s is the block's memory seen as float32 values, a trailing part of one left out.
-func (b *Block) Float32s() []float32 {
-	if len(b.data) < 4 {
+func (b *Block) Float32s() []float32 { return Float32s(b.data) }
+
+// Float32s is part of a block's memory, from a multiple of 4 on, seen as float32 values, a trailing part of one left out.
+func Float32s(part []byte) []float32 {
+	if len(part) < 4 {
 		return nil
 	}
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b.data))), len(b.data)/4)
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(part))), len(part)/4)
 }
 
 // Free gives the memory back; nothing may use it afterwards. Freeing a nil or freed block does nothing.
