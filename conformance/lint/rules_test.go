@@ -143,7 +143,7 @@ func TestTheDesignShowsTheUnits(t *testing.T) {
 	for _, u := range units {
 		want = append(want, strconv.Itoa(u.level)+" "+u.dir)
 	}
-	for _, row := range regexp.MustCompile("(?m)^\\| ([0-9]+) \\| (.+) \\|$").FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([0-9]+) \| (.+) \|$`).FindAllStringSubmatch(string(text), -1) {
 		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[2], -1) {
 			have = append(have, row[1]+" "+m[1])
 		}
