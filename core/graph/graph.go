@@ -254,7 +254,7 @@ func New(o Options) (*Model, error) {
 	m := &Model{config: o.Source.Config, source: o.Source, pool: o.Pool, backend: o.Pool.Backend(), account: o.Account,
 		tape: o.Tape, experts: o.Experts, maxRows: o.MaxRows, context: o.Context}
 	if kda, _ := layerKinds(m.config); o.States != nil && kda > 0 {
-		m.states = &stateFile{file: o.States, layer: m.layerStateBytes(), layers: kda}
+		m.states = &stateFile{file: o.States, layer: 4 * recurrentFloats(m.config), layers: kda}
 		for range stateBuffers {
 			b, err := m.account.Allocate(memory.State, stateGroup*m.states.layer)
 			if err != nil {

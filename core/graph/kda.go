@@ -52,24 +52,33 @@ func (p *pass) kda(l *kdaLayer) error {
 	}
 	p.backend.Sigmoid(p.beta[:p.rows*heads], p.beta[:p.rows*heads])
 	if p.feed == nil {
-		p.pool.Run(len(p.runs)*heads, kernel.Func(func(i, worker int) {
-			r := &p.runs[i/heads]
-			p.kdaHead(l, r, r.state.kda(l.index), i%heads, &p.perThread[worker])
-		}))
+		p.kdaHeads(l, p.runs, func(i int) []float32 { return p.runs[i].state.kda(l.index) })
+	} else if err := p.kdaGroups(l); err != nil {
+		return err
 	}
-	for done := 0; p.feed != nil && done < len(p.runs); {
+	return p.matmul(l.o, p.out, e, p.o, width)
+}
+
+// kdaGroups is kdaHeads for states in a file, group after group.
+func (p *pass) kdaGroups(l *kdaLayer) error {
+	for done := 0; done < len(p.runs); {
 		g, err := p.feed.next(p.ctx, l.index)
 		if err != nil {
 			return err
 		}
-		p.pool.Run(len(g.runs)*heads, kernel.Func(func(i, worker int) {
-			part := memory.Float32s(g.part(i/heads, p.states.layer))
-			p.kdaHead(l, &g.runs[i/heads], part, i%heads, &p.perThread[worker])
-		}))
+		p.kdaHeads(l, g.runs, func(i int) []float32 { return memory.Float32s(p.states.part(g, i)) })
 		done += len(g.runs)
 		p.feed.use(g)
 	}
-	return p.matmul(l.o, p.out, e, p.o, width)
+	return nil
+}
+
+// kdaHeads takes the rows of some sequences through all heads. part is the layer's part of the state of sequence i of runs.
+func (p *pass) kdaHeads(l *kdaLayer, runs []run, part func(i int) []float32) {
+	heads := p.config.KDA.Heads
+	p.pool.Run(len(runs)*heads, kernel.Func(func(i, worker int) {
+		p.kdaHead(l, &runs[i/heads], part(i/heads), i%heads, &p.perThread[worker])
+	}))
 }
 
 // kdaHead takes the rows of one sequence through one head: convolutions, norms and decay in place in q, k, v and z, then
@@ -147,8 +156,7 @@ func (m *Model) convolve(l *kdaLayer, history []float32, head int, q, k, v []flo
 	}
 }
 
-// replay makes the first n guesses of a state's last pass part of its recurrent state, of which part
-// is the layer's.
+// replay makes the first n guesses of a state's last pass part of its recurrent state, of which part is the layer's.
 func (m *Model) replay(l *kdaLayer, state *State, part []float32, n int) {
 	c := m.config
 	width, d, heads := c.KDAWidth(), c.KDA.HeadDim, c.KDA.Heads

@@ -133,7 +133,7 @@ func (m *Model) Pass(ctx context.Context, rows []Row, logits []float32, hooks Ho
 		}
 	}()
 	if p.states != nil {
-		p.feed = p.startFeed(p.ctx, p.runs)
+		p.feed = p.states.startFeed(p.ctx, p.runs)
 	}
 	cause = p.play(rows, logits)
 	if err := p.close(); cause == nil {

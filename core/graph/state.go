@@ -91,7 +91,7 @@ func (m *Model) NewState() (*State, error) {
 		return &State{model: m, slot: m.states.take(), fresh: true}, nil
 	}
 	fixed, _ := StateBytes(m.config)
-	b, err := m.account.Allocate("state", fixed)
+	b, err := m.account.Allocate(memory.State, fixed)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s *State) Free() {
 		s.closing = true
 		return
 	}
-	if s.recurrent == nil && s.model != nil && s.model.states != nil {
+	if s.model != nil && s.model.states != nil {
 		s.model.states.give(s.slot)
 	}
 	s.recurrent.Free()
@@ -141,7 +141,7 @@ func (s *State) Clone() (*State, error) {
 
 // copyTo copies the recurrent state into a new one.
 func (s *State) copyTo(clone *State) error {
-	if s.recurrent == nil && s.fresh {
+	if s.fresh {
 		return nil
 	}
 	if err := s.eachLayer(false, func(layer int, part []byte) error {

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/k3infer/k3/core/checkpoint"
 	"github.com/k3infer/k3/core/memory"
 )
 
@@ -83,18 +82,6 @@ func (f *stateFile) store(s *State, layer int, src []byte) error {
 	return nil
 }
 
-// StateBufferBytes is the memory that states in a file take, however many there are: buffers of a pass, and one to copy states with
-// while it runs.
-func StateBufferBytes(c *checkpoint.Config) int {
-	if kda, _ := layerKinds(c); kda == 0 {
-		return 0
-	}
-	return (stateBuffers*stateGroup + 1) * 4 * recurrentFloats(c)
-}
-
-// layerStateBytes is what a KDA layer's part of a sequence's recurrent state takes.
-func (m *Model) layerStateBytes() int { return 4 * recurrentFloats(m.config) }
-
 // StateTraffic is how many bytes of states in a file were read and written so far.
 func (m *Model) StateTraffic() (read, written int64) {
 	if m.states == nil {
@@ -106,9 +93,8 @@ func (m *Model) StateTraffic() (read, written int64) {
 // eachLayer calls f with each KDA layer's part of the recurrent state, as bytes, and keeps what f makes of them if keep is set.
 func (s *State) eachLayer(keep bool, f func(layer int, part []byte) error) error {
 	m := s.model
-	n := m.layerStateBytes()
-	if s.recurrent != nil || n == 0 {
-		all := s.recurrent.Bytes()
+	if m.states == nil {
+		all, n := s.recurrent.Bytes(), 4*recurrentFloats(m.config)
 		for layer := 0; layer*n < len(all); layer++ {
 			if err := f(layer, all[layer*n:][:n]); err != nil {
 				return err
@@ -116,7 +102,7 @@ func (s *State) eachLayer(keep bool, f func(layer int, part []byte) error) error
 		}
 		return nil
 	}
-	b, err := m.account.Allocate(memory.State, n)
+	b, err := m.account.Allocate(memory.State, m.states.layer)
 	if err != nil {
 		return err
 	}
@@ -148,7 +134,8 @@ type group struct {
 	err   error
 }
 
-func (g *group) part(i, n int) []byte { return g.block.Bytes()[i*n:][:n] }
+// part is where a group has the part of sequence i of its runs.
+func (f *stateFile) part(g *group, i int) []byte { return g.block.Bytes()[i*f.layer:][:f.layer] }
 
 // feed brings the states of a pass's sequences from the file and back, group after group in the order in which the layers need them.
 type feed struct {
@@ -161,21 +148,21 @@ type feed struct {
 }
 
 // startFeed begins to read for a pass of runs.
-func (m *Model) startFeed(ctx context.Context, runs []run) *feed {
-	f := &feed{
-		file: m.states, free: make(chan *group, stateBuffers), ready: make(chan *group, stateBuffers), used: make(chan *group, stateBuffers),
+func (f *stateFile) startFeed(ctx context.Context, runs []run) *feed {
+	d := &feed{
+		file: f, free: make(chan *group, stateBuffers), ready: make(chan *group, stateBuffers), used: make(chan *group, stateBuffers),
 	}
-	for _, b := range m.states.buffers {
-		f.free <- &group{block: b}
+	for _, b := range f.buffers {
+		d.free <- &group{block: b}
 	}
-	ctx, f.stop = context.WithCancel(ctx)
-	f.working.Add(2)
-	go f.readAll(ctx, runs, m.layerStateBytes())
-	go f.writeAll(m.layerStateBytes())
-	return f
+	ctx, d.stop = context.WithCancel(ctx)
+	d.working.Add(2)
+	go d.readAll(ctx, runs)
+	go d.writeAll()
+	return d
 }
 
-func (f *feed) readAll(ctx context.Context, runs []run, n int) {
+func (f *feed) readAll(ctx context.Context, runs []run) {
 	defer f.working.Done()
 	defer close(f.ready)
 	for layer := range f.file.layers {
@@ -188,7 +175,7 @@ func (f *feed) readAll(ctx context.Context, runs []run, n int) {
 			}
 			g.layer, g.runs, g.err = layer, runs[at:min(at+stateGroup, len(runs))], nil
 			for i := range g.runs {
-				if g.err = f.file.load(g.runs[i].state, layer, g.part(i, n)); g.err != nil {
+				if g.err = f.file.load(g.runs[i].state, layer, f.file.part(g, i)); g.err != nil {
 					break
 				}
 			}
@@ -197,12 +184,12 @@ func (f *feed) readAll(ctx context.Context, runs []run, n int) {
 	}
 }
 
-func (f *feed) writeAll(n int) {
+func (f *feed) writeAll() {
 	defer f.working.Done()
 	for g := range f.used {
 		for i := range g.runs {
 			if f.err == nil && g.runs[i].certain > 0 {
-				f.err = f.file.store(g.runs[i].state, g.layer, g.part(i, n))
+				f.err = f.file.store(g.runs[i].state, g.layer, f.file.part(g, i))
 			}
 		}
 		f.free <- g

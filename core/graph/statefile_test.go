@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -51,13 +50,7 @@ func TestStatesInAFileDoNotChangeBits(t *testing.T) {
 		inFile := tester{openWithStates(t, path(name), generic.Backend{}, 2, 40, 200, stateFile(t)), t, inMemory.vocab}
 		const sequences = 19
 		compute := func(m tester) (logits []float32) {
-			pass := func(rows []graph.Row) {
-				out := make([]float32, len(rows)*m.vocab)
-				if err := m.Pass(t.Context(), rows, out, graph.Hooks{}); err != nil {
-					t.Fatal(err)
-				}
-				logits = append(logits, out...)
-			}
+			pass := func(rows []graph.Row) { logits = append(logits, m.pass(rows...)...) }
 			left := m.state() // its slot is used again, and must begin clean
 			pass(rowsOf(left, text(3, m.vocab), false))
 			left.Free()
@@ -90,9 +83,8 @@ func TestStatesInAFileDoNotChangeBits(t *testing.T) {
 			pass(append(rowsOf(states[4], []int{1, 2}, false), rowsOf(clone, []int{3}, false)...))
 			return logits
 		}
-		if want, got := compute(inMemory), compute(inFile); !slices.Equal(got, want) {
-			t.Errorf("%s: other logits", name)
-		}
+		want, got := compute(inMemory), compute(inFile)
+		equal(t, name, got, want)
 		if read, written := inFile.StateTraffic(); read == 0 || written == 0 {
 			t.Errorf("%s: %d bytes read, %d written", name, read, written)
 		}
@@ -103,15 +95,8 @@ func TestStatesInAFileDoNotChangeBits(t *testing.T) {
 func TestAFaultOfTheStateFileBreaksThePass(t *testing.T) {
 	for _, what := range []string{"read", "write"} {
 		file := stateFile(t)
-		m := openWithStates(t, path(models[0]), generic.Backend{}, 2, 40, 200, file)
-		a, err := m.NewState()
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := m.NewState()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := tester{Model: openWithStates(t, path(models[0]), generic.Backend{}, 2, 40, 200, file), t: t}
+		a, b := m.state(), m.state()
 		pass := func(s *graph.State) error {
 			return m.Pass(t.Context(), []graph.Row{{State: s, Token: 1}}, nil, graph.Hooks{})
 		}
@@ -131,7 +116,5 @@ func TestAFaultOfTheStateFileBreaksThePass(t *testing.T) {
 		if err := pass(b); err != nil {
 			t.Errorf("%s: another sequence: %v", what, err)
 		}
-		a.Free()
-		b.Free()
 	}
 }
